@@ -1,0 +1,108 @@
+"""The program: one thin module a command (read, call, write), and `main`, through which all errors leave.
+
+Nothing here imports torch, transformers or polars before a command needs it, so help starts at once.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from mltools import __version__, console
+from mltools.cli.app import app
+from mltools.cli import finetune, mcog, perturb, swap, windows  # noqa: F401  each adds its command to `app`
+from mltools.errors import MltoolsError, NotFoundError, ResourceError
+from mltools.signals import Terminated, raise_on_sigterm
+
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    """Find out in which layers a fine-tuned transformer memorises mislabelled examples.
+
+    Each command reads and writes plain files: rows (JSONL, Parquet), checkpoints (folders that transformers
+    loads), records (JSONL). Data goes to stdout, everything else to stderr.
+    """
+    if version:
+        typer.echo(f"mltools {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit status; errors for people become one line on stderr.
+
+    Args:
+        argv: arguments without the program's name; the process's own by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    console.configure(verbosity=0, color=True)
+    raise_on_sigterm()
+    try:
+        status = app(args=arguments, prog_name="mltools", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001  every way out of the program is decided here
+        if "--debug" in arguments and not isinstance(error, SystemExit):
+            raise
+        return _status(error)
+    if status == 130:
+        console.error("stopped")
+    return status if isinstance(status, int) else 0
+
+
+def _status(error: BaseException) -> int:
+    """Say what happened in one line, and choose the exit status (DESIGN §7)."""
+    match error:
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else 1
+        case MltoolsError():
+            console.error(str(error))
+            return error.exit_code
+        case KeyboardInterrupt():
+            console.error("stopped")
+            return 130
+        case Terminated():
+            console.error("terminated")
+            return 143
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case MemoryError():
+            console.error("out of memory; use a smaller --batch-size")
+            return ResourceError.exit_code
+        case OSError():
+            return _system_status(error)
+    if type(error).__name__ == "OutOfMemoryError":
+        console.error("out of memory on the device; use a smaller --batch-size")
+        return ResourceError.exit_code
+    return _usage_or_bug(error)
+
+
+def _system_status(error: OSError) -> int:
+    where = f"{error.filename}: " if error.filename else ""
+    console.error(f"{where}{error.strerror or error}")
+    if error.errno in OUT_OF_SPACE:
+        return ResourceError.exit_code
+    return NotFoundError.exit_code if isinstance(error, FileNotFoundError) else 1
+
+
+def _usage_or_bug(error: BaseException) -> int:
+    if isinstance(error, typer.BadParameter.__mro__[2]):  # typer's base of usage errors, which it does not export
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        context = getattr(error, "ctx", None)
+        name = getattr(context, "command_path", "mltools")
+        console.error(f"{' '.join(text.split())} (see {name} --help)")
+        return 2
+    if "No space left" in str(error) or "os error 28" in str(error):
+        console.error("no space left on device")
+        return ResourceError.exit_code
+    console.error(f"a fault in mltools: {type(error).__name__}: {error} (--debug shows where; please report it)")
+    return 1

@@ -1,0 +1,177 @@
+"""`mltools finetune`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltools import console, options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.config import FinetuneConfig, resolve
+from mltools.errors import UsageError
+from mltools.io.atomic import check_output
+
+
+@command(
+    "finetune",
+    "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
+    "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > clean-epochs.jsonl",
+)
+def finetune(
+    pretrained: options.PretrainedArg,
+    rows: options.Rows = None,
+    out: options.OutFolder = Path(),
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="COL", help="label, or original_label for the clean model. [default: label]"),
+    ] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            "--freeze", metavar="LIST", help="embeddings, head, all-layers, none or layers. [default: embeddings]"
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", metavar="R", help="Peak learning rate. [default: 1e-5]")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 50]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="N", min=1, help="Rows in a step. [default: 8]")
+    ] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Rows at once, to save memory; same steps.")
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option("--warmup", metavar="R", help="Share of steps with rising rate. [default: 0.1]")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option("--weight-decay", metavar="R", help="AdamW's weight decay. [default: 0.01]")
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option("--clip", metavar="R", help="Largest gradient norm. [default: 1]")
+    ] = None,
+    clip_scope: Annotated[
+        str | None,
+        typer.Option("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"),
+    ] = None,
+    memorised_at: Annotated[
+        float | None,
+        typer.Option("--memorised-at", metavar="R", help="Save memorised/ once training passes this. [default: 0.993]"),
+    ] = None,
+    memorised_metric: Annotated[
+        str | None,
+        typer.Option("--memorised-metric", metavar="NAME", help="accuracy (above), macro-f1 (reached). [default: accuracy]"),
+    ] = None,
+    evaluate: Annotated[
+        str | None,
+        typer.Option(
+            "--evaluate", metavar="WHEN", help="Measure training rows until memorised, always, or last. [default: memorised]"
+        ),
+    ] = None,
+    frozen_dropout: Annotated[
+        bool | None, typer.Option("--frozen-dropout", help="Keep dropout on in frozen blocks.")
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option("--validation", metavar="ROWS", help="Rows to measure after each epoch.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run for DIR was; same bytes.")] = False,
+    seed: options.Seed = None,
+    preset: options.PresetOpt = "paper",
+    text: options.Text = None,
+    label: options.LabelOpt = None,
+    separator: options.Separator = None,
+    label_type: options.LabelTypeOpt = "auto",
+    max_length: options.MaxLength = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="TYPE", help="fp32, bf16 or fp16. [default: fp32]")
+    ] = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    blocks: options.Blocks = None,
+    tag: options.Tag = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Fine-tune a model on rows and save checkpoints.
+
+    Reads rows with `label` (and `original_label`, `noisy` from perturb), trains, and writes the checkpoint DIR; in it
+    memorised/, the checkpoint of the first epoch whose training accuracy passes .993. Writes one record an epoch to
+    stdout. With --target original_label the same file and seed give the clean model: same batches, same fresh head.
+    """
+    if out == Path():
+        raise UsageError("-o DIR is missing: where does the checkpoint go?")
+    config = resolve(
+        FinetuneConfig,
+        job.preset(preset),
+        target=options.one_of("--target", target, ("label", "original_label")) if target else None,
+        freeze=freeze,
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        clip=clip,
+        clip_scope=options.one_of("--clip-scope", clip_scope, ("trainable", "all")) if clip_scope else None,
+        memorised_at=memorised_at,
+        memorised_metric=options.one_of("--memorised-metric", memorised_metric, ("accuracy", "macro-f1"))
+        if memorised_metric
+        else None,
+        evaluate=options.one_of("--evaluate", evaluate, ("memorised", "always", "last")) if evaluate else None,
+        frozen_dropout=frozen_dropout,
+        precision=options.one_of("--precision", precision, ("fp32", "bf16", "fp16")) if precision else None,
+        seed=seed,
+        max_length=max_length,
+    )
+    task = job.Job("finetune", config, tag=tag, force=force, provenance=provenance)
+    if not resume:
+        check_output(out, force=force)
+    source = job.rows_source(rows)
+
+    from mltools.io.rows import read_examples
+    from mltools.model.checkpoints import locate
+    from mltools.io.provenance import folder_digest
+    from mltools.tools.finetune import finetune as tool
+
+    columns = job.columns(text, label, separator, label_type)
+    examples = read_examples(source, columns)
+    task.used("rows", examples)
+    held_out = read_examples(validation, columns) if validation is not None else None
+    if held_out is not None:
+        task.used("validation", held_out)
+    if examples.n_unlabelled:
+        console.warn(f"{examples.n_unlabelled} rows without a label are left out")
+    task.inputs["pretrained"] = {"path": pretrained, "sha256": folder_digest(locate(pretrained))}
+    with task.records() as writer:
+        records = tool(
+            pretrained,
+            examples,
+            out,
+            config,
+            validation=held_out,
+            device=job.device_for(device),
+            threads=threads,
+            blocks=blocks,
+            resume=resume,
+            force=force,
+            provenance=task.provenance,
+            watch=_watch,
+        )
+        last = None
+        for record in records:
+            writer.write(record)
+            last = record
+    task.finish(
+        checkpoint=str(out),
+        rows=len(examples),
+        epochs=config.epochs,
+        target=config.target,
+        noisy_accuracy=last.noisy_accuracy if last else None,
+        clean_accuracy=last.clean_accuracy if last else None,
+    )
+
+
+def _watch(steps: Iterator[tuple[int, float]], total: int, label: str) -> Iterator[tuple[int, float]]:
+    return console.track(steps, total, label, "steps")

@@ -1,0 +1,131 @@
+"""What the commands share: reading common options, the record writer, provenance and the summary line."""
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mltools import console
+from mltools.errors import UsageError
+from mltools.io.atomic import atomic_file, check_output
+from mltools.io.provenance import Provenance
+from mltools.io.records import RecordWriter
+from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
+from mltools.options import one_of, parse_names, parse_tags
+
+if TYPE_CHECKING:
+    import torch
+
+PRESETS = ("paper", "released-code")
+
+
+def columns(text: str | None, label: str | None, separator: str | None, label_type: str) -> Columns:
+    """Build the columns from --text, --label, --separator and --label-type."""
+    kind: LabelType = "str" if one_of("--label-type", label_type, ("auto", "str")) == "str" else "auto"
+    return Columns(parse_names(text) or ("text",), label or "label", separator, kind)
+
+
+def rows_source(rows: str | None) -> Source:
+    """Open the rows argument: a path, `-`, or stdin if it is left out and is no terminal.
+
+    Raises:
+        UsageError: left out, and stdin is a terminal.
+    """
+    if rows is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError("no rows: name a file, or pipe rows in (- is stdin)")
+    return Source(rows if rows is not None else STDIN)
+
+
+def preset(name: str) -> str:
+    """Check the name of a preset."""
+    return one_of("--preset", name, PRESETS)
+
+
+def device_for(name: str) -> "torch.device":
+    """Find the device of --device."""
+    from mltools.model.device import find_device
+
+    return find_device(name)
+
+
+class Job:
+    """One run of a command: its inputs, settings and outputs."""
+
+    def __init__(
+        self,
+        tool: str,
+        settings: Any,
+        *,
+        out: Path | None = None,
+        force: bool = False,
+        tag: list[str] | None = None,
+        provenance: Path | None = None,
+    ) -> None:
+        """Check the outputs before any work is done.
+
+        Raises:
+            UsageError: an output exists, or a tag is no KEY=VALUE.
+        """
+        self.tool, self.settings, self.out = tool, settings, out
+        self.tags = parse_tags(tag)
+        self.inputs: dict[str, Mapping[str, str]] = {}
+        self._provenance = provenance
+        self._force = force
+        self._start = time.monotonic()
+        for path in (out, provenance):
+            if path is not None and str(path) != STDIN:
+                check_output(path, force=force)
+
+    def check_input(self, path: str) -> None:
+        """Refuse to write over an input."""
+        for out in (self.out, self._provenance):
+            if out is not None and str(out) != STDIN and path != STDIN:
+                check_output(out, force=True, inputs=(Path(path),))
+
+    def used(self, role: str, source: Source | Examples) -> None:
+        """Note an input that was read, by its digest."""
+        source = source.source if isinstance(source, Examples) else source
+        self.inputs[role] = {"path": source.name, "sha256": source.digest}
+
+    @property
+    def provenance(self) -> Provenance:
+        """How the outputs of this run are made."""
+        settings = dataclasses.asdict(self.settings) if dataclasses.is_dataclass(self.settings) else self.settings
+        return Provenance(self.tool, settings, settings.get("seed"), dict(self.inputs), command_line())
+
+    @contextlib.contextmanager
+    def records(self) -> Iterator[RecordWriter]:
+        """Give the writer of this run's records."""
+        with RecordWriter(self.out, self.tags) as writer:
+            yield writer
+            writer.provenance = self.provenance
+
+    def finish(self, **facts: object) -> None:
+        """Write --provenance and print the summary line."""
+        if self._provenance is not None:
+            with atomic_file(self._provenance) as temporary:
+                temporary.write_text(self.provenance.as_json() + "\n", encoding="utf-8")
+        seconds = round(time.monotonic() - self._start, 2)
+        settings = self.provenance.settings
+        console.summary(
+            self.tool, {**facts, "seed": settings.get("seed"), "preset": settings.get("preset"), "seconds": seconds}
+        )
+
+
+OUTPUT_OPTIONS = ("-o", "--out", "--provenance", "--per-row")
+SWITCHES = ("--force", "--resume", "-q", "--quiet", "-v", "--verbose", "--debug", "--no-color")
+
+
+def command_line() -> tuple[str, ...]:
+    """Give the command line without where outputs go and how much is said, so that it is the same for the same work."""
+    kept: list[str] = ["mltools"]
+    arguments = iter(sys.argv[1:])
+    for argument in arguments:
+        if argument in OUTPUT_OPTIONS:
+            next(arguments, None)
+        elif argument not in SWITCHES and not argument.startswith(tuple(f"{o}=" for o in OUTPUT_OPTIONS)):
+            kept.append(argument)
+    return tuple(kept)

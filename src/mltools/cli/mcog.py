@@ -1,0 +1,55 @@
+"""`mltools mcog`."""
+
+from typing import Annotated
+
+import typer
+
+from mltools import options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.io.rows import STDIN
+
+
+@command(
+    "mcog",
+    "mltools mcog swap.jsonl",
+    "cat swap-*.jsonl | mltools mcog --by dataset,model",
+    "mltools mcog --by-layer swap.jsonl",
+)
+def mcog(
+    records: options.Records = None,
+    by: options.By = None,
+    by_layer: Annotated[
+        bool, typer.Option("--by-layer", help="Write each layer's score instead of the centre of gravity.")
+    ] = False,
+    tag: options.Tag = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Compute the memorisation centre of gravity of layer scores.
+
+    Reads window records (swap, retrain) or layer records (grads, probe, …) and writes one record a group: the sum
+    of layer x weight over the sum of weights, layers from 1. A layer's weight is its score; for windows, the mean
+    over widths of the mean error of the windows of that width that hold it. Groups are the tools and their tags.
+    """
+    from mltools.io.records import read_records
+    from mltools.tools.mcog import layers
+    from mltools.tools.mcog import mcog as tool
+
+    task = job.Job("mcog", {"by": by, "by_layer": by_layer}, out=out, force=force, tag=tag, provenance=provenance)
+    paths = records or [job.rows_source(None).path]
+    for path in paths:
+        task.check_input(path)
+    stream = read_records(paths, lambda source: task.used("stdin" if source.path == STDIN else source.name, source))
+    results = (layers if by_layer else tool)(stream, options.parse_names(by))
+    with task.records() as writer:
+        for record, group in results:
+            writer.write({**_plain(record), **group})
+    task.finish(records=writer.n)
+
+
+def _plain(record: object) -> dict[str, object]:
+    import dataclasses
+
+    return dataclasses.asdict(record)  # type: ignore[call-overload,no-any-return]

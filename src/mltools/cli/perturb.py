@@ -1,0 +1,119 @@
+"""`mltools perturb`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltools import options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.config import PerturbConfig, resolve
+from mltools.errors import UsageError
+from mltools.io.records import write_stdout
+from mltools.io.rows import Source
+
+
+@command(
+    "perturb",
+    "mltools perturb --rate 0.15 --seed 1 questions.jsonl > noisy.jsonl",
+    "mltools perturb --top-classes 2 questions.jsonl -o noisy.parquet",
+)
+def perturb(
+    rows: options.Rows = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="R", help="Share of each class, 0-1. [default: 0.15]")
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Change each row with probability R, in constant memory; needs --classes.")
+    ] = False,
+    classes: Annotated[
+        str | None, typer.Option("--classes", metavar="A,B", help="The classes, where rows need not hold all of them.")
+    ] = None,
+    top_classes: Annotated[
+        int | None, typer.Option("--top-classes", metavar="K", help="Keep only rows of the K most frequent classes.")
+    ] = None,
+    draw: Annotated[
+        str | None,
+        typer.Option("--draw", metavar="HOW", help="hash (by seed and id), or python (as released). [default: hash]"),
+    ] = None,
+    seed: options.Seed = None,
+    preset: options.PresetOpt = "paper",
+    label: options.LabelOpt = None,
+    label_type: options.LabelTypeOpt = "auto",
+    out: options.Out = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Give a share of each class a wrong label.
+
+    Reads rows and writes them in the same order with `original_label` and `noisy` added (and `id`, the row
+    number, where there is none). Exactly floor(R x size) rows of each class get another label, uniform over the
+    other classes. Which ones depends on the seed and the ids only, not on the order of rows. Rows without a
+    label (null or -1) pass through.
+    """
+    from mltools.tools.perturb import Count
+    from mltools.tools.perturb import perturb as tool
+
+    config = resolve(
+        PerturbConfig,
+        job.preset(preset),
+        rate=rate,
+        seed=seed,
+        draw=options.one_of("--draw", draw, ("hash", "python")) if draw else None,
+        stream=stream,
+        classes=options.parse_names(classes),
+        top_classes=top_classes,
+    )
+    task = job.Job("perturb", config, out=out, force=force, provenance=provenance)
+    source = job.rows_source(rows)
+    task.check_input(source.path)
+    count = Count()
+    changed = tool(source, job.columns(None, label, None, label_type), config, count)
+    if out is None or str(out) == "-":
+        _to_stdout(changed, line_by_line=stream)
+    else:
+        _to_file(changed, out, source, task)
+    task.used("rows", source)
+    task.finish(
+        rows=count.rows,
+        noisy=count.noisy,
+        unlabelled=count.unlabelled or None,
+        left_out=count.left_out or None,
+        rate=config.rate,
+    )
+
+
+CHUNK = 1 << 20
+
+
+def _to_stdout(rows, *, line_by_line: bool) -> None:  # type: ignore[no-untyped-def]
+    buffer = bytearray()
+    for row in rows:
+        buffer += _line(row)
+        if line_by_line or len(buffer) >= CHUNK:
+            write_stdout(bytes(buffer))
+            buffer.clear()
+    if buffer:
+        write_stdout(bytes(buffer))
+
+
+def _line(row: bytes | dict[str, object]) -> bytes:
+    from mltools.io.records import dump
+
+    return row + b"\n" if isinstance(row, bytes) else dump(row)
+
+
+def _to_file(rows, out: Path, source: Source, task: job.Job) -> None:  # type: ignore[no-untyped-def]
+    from mltools.io.atomic import atomic_file
+    from mltools.io.rows import write_parquet_rows
+
+    if out.suffix in (".gz", ".zst"):
+        raise UsageError(f"-o {out}: compressed rows are read, not written; pipe into {out.suffix[1:]} instead")
+    if out.suffix == ".parquet":
+        made = list(rows)
+        task.used("rows", source)
+        write_parquet_rows(out, made, source, task.provenance)
+        return
+    with atomic_file(out) as temporary, temporary.open("wb") as stream:
+        stream.writelines(map(_line, rows))

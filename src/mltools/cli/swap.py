@@ -1,0 +1,105 @@
+"""`mltools swap`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltools import console, options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.config import SwapConfig, resolve
+from mltools.errors import UsageError
+from mltools.io.atomic import check_output
+
+
+@command(
+    "swap",
+    "mltools swap noisy/ clean/ noisy.jsonl > swap.jsonl",
+    "mltools swap noisy/ clean/ noisy.jsonl --layers 1-3 --write mixed/",
+)
+def swap(
+    noisy: options.NoisyArg,
+    clean: options.CleanArg,
+    rows: options.Rows = None,
+    layers: options.Layers = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="DIR", help="Write the mixed checkpoint of the one --layers window.")
+    ] = None,
+    preset: options.PresetOpt = "paper",
+    text: options.Text = None,
+    label: options.LabelOpt = None,
+    separator: options.Separator = None,
+    label_type: options.LabelTypeOpt = "auto",
+    max_length: options.MaxLength = None,
+    batch_size: options.BatchSize = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
+    tag: options.Tag = None,
+    per_row: options.PerRow = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Swap windows of blocks and measure the memorisation error.
+
+    Takes the blocks of each window from CLEAN and all else from NOISY, and writes one record a window: accuracy on
+    noisy and on clean rows against `label`, the error (1 - noisy accuracy), and the share of noisy rows that revert
+    to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for.
+    """
+    from mltools.windows import parse_windows
+
+    config = resolve(
+        SwapConfig,
+        job.preset(preset),
+        batch_size=options.parse_batch_size(batch_size),
+        max_length=max_length,
+    )
+    task = job.Job("swap", config, out=out, force=force, tag=tag, provenance=provenance)
+    for path in (per_row, write):
+        if path is not None:
+            check_output(path, force=force)
+    if write is not None and len(layers or []) != 1:
+        raise UsageError("--write makes one checkpoint: give exactly one --layers")
+    source = job.rows_source(rows)
+    task.check_input(source.path)
+    if dry_run:
+        _dry_run(noisy, layers, source.path, task)
+        return
+
+    from mltools.io.rows import read_examples
+    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.device import set_threads
+    from mltools.tools.swap import SwapResult, write_mixed, write_per_row
+    from mltools.tools.swap import swap as tool
+
+    examples = read_examples(source, job.columns(text, label, separator, label_type))
+    task.used("rows", examples)
+    place = job.device_for(device)
+    base = open_checkpoint(noisy, device=place, blocks=blocks)
+    donor = open_checkpoint(clean, device=place, blocks=blocks)
+    task.inputs.update(noisy=base.digest(), clean=donor.digest())
+    set_threads(threads, base.width)
+    windows = parse_windows(layers or [], base.n_layers)
+    result = SwapResult.empty()
+    with task.records() as writer:
+        progress = lambda items, total: console.track(items, total, "swap", "rows")  # noqa: E731
+        for record in tool(base, donor, examples, windows, config, progress, result):
+            writer.write(record)
+    if per_row is not None:
+        write_per_row(per_row, result, examples, task.provenance)
+    if write is not None:
+        write_mixed(base, donor, windows[0], write, task.provenance)
+    task.finish(
+        windows=len(windows),
+        rows=result.rows,
+        layers=result.layers,
+        applications=result.applications,
+        applications_per_row=result.applications / result.rows,
+    )
+
+
+def _dry_run(noisy: str, layers: list[str] | None, rows: str, task: job.Job) -> None:
+    raise UsageError("not yet")

@@ -1,0 +1,79 @@
+"""The settings of each tool: one frozen dataclass a command, whose defaults are the tool's defaults.
+
+Two presets (DESIGN §4): `paper`, the text of the paper and, where it is silent, what was run; and
+`released-code`, what the authors' scripts did. `RELEASED` of a class holds the switches that differ.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeVar
+
+Preset = Literal["paper", "released-code"]
+Target = Literal["label", "original_label"]
+C = TypeVar("C", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every tool's settings share."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {}
+    preset: Preset = "paper"
+
+
+def resolve(kind: type[C], preset: str, **given: Any) -> C:
+    """Build settings: the options that were given (not None), else the preset's, else the defaults."""
+    released = dict(kind.RELEASED) if preset == "released-code" else {}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    unknown = chosen.keys() - {field.name for field in fields(kind)}
+    assert not unknown, f"{kind.__name__} has no {unknown}"
+    return kind(**{**released, **chosen, "preset": preset})
+
+
+@dataclass(frozen=True)
+class PerturbConfig(Settings):
+    """Settings of `perturb`."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {"draw": "python"}
+    rate: float = 0.15
+    seed: int = 1
+    draw: Literal["hash", "python"] = "hash"
+    stream: bool = False
+    classes: tuple[str, ...] | None = None
+    top_classes: int | None = None
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(Settings):
+    """Settings of `finetune`. Defaults are what was run (released-code §1.4)."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {
+        "memorised_metric": "macro-f1",
+        "clip_scope": "all",
+        "frozen_dropout": True,
+    }
+    target: Target = "label"
+    seed: int = 1
+    freeze: str = "embeddings"
+    learning_rate: float = 1e-5
+    epochs: int = 50
+    batch_size: int = 8
+    micro_batch: int | None = None
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    clip_scope: Literal["trainable", "all"] = "trainable"
+    memorised_at: float = 0.993
+    memorised_metric: Literal["accuracy", "macro-f1"] = "accuracy"
+    evaluate: Literal["memorised", "always", "last"] = "memorised"
+    frozen_dropout: bool = False
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    max_length: int = 512
+
+
+@dataclass(frozen=True)
+class SwapConfig(Settings):
+    """Settings of `swap`."""
+
+    batch_size: int | None = None
+    max_length: int = 512

@@ -1,0 +1,46 @@
+"""The one tree of errors meant for people, and the exit status each ends the program with.
+
+Only these (and plain operating-system errors) become a one-line message; anything else is a bug and
+says so. The statuses are those of DESIGN: 1 failed while running, 2 usage, 3 rows invalid,
+4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk.
+"""
+
+
+class MltoolsError(Exception):
+    """Something went wrong that a person can mend; `str(error)` is the whole message."""
+
+    exit_code = 1
+
+
+class TrainingError(MltoolsError):
+    """Training cannot go on, for example after a non-finite loss."""
+
+
+class UsageError(MltoolsError):
+    """An option or argument that cannot be meant, or an output that already exists."""
+
+    exit_code = 2
+
+
+class RowsError(MltoolsError):
+    """Rows or records that do not hold what the tool needs; says `file:line`."""
+
+    exit_code = 3
+
+
+class CheckpointError(MltoolsError):
+    """A checkpoint that cannot be used: missing weights, pickles, no block list, shapes that differ."""
+
+    exit_code = 4
+
+
+class NotFoundError(MltoolsError):
+    """A file, folder or hub repository that is not there, or cannot be reached."""
+
+    exit_code = 5
+
+
+class ResourceError(MltoolsError):
+    """Memory or disk ran out."""
+
+    exit_code = 6

@@ -1,0 +1,1 @@
+"""Files: rows, records, tensors, provenance; all opening and all writing happens here."""

@@ -1,0 +1,74 @@
+"""How an output was made: tool, version, command line, settings, seed, digests of the inputs.
+
+Kept as one canonical-JSON key `mltools` in safetensors and Parquet metadata and as `mltools.json` in a
+checkpoint. Holds no time, host or output path, so that the same work gives the same bytes.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mltools import __version__
+
+KEY = "mltools"
+CHECKPOINT_FILE = "mltools.json"
+CHECKPOINT_DATA = ("*.safetensors", "config.json", "*.index.json", "tokenizer*.json", "vocab.*", "merges.txt")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """One run, as written into its outputs. `inputs` maps a role to {path, sha256}."""
+
+    tool: str
+    settings: Mapping[str, Any]
+    seed: int | None = None
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give everything as plain values, empty entries left out."""
+        entries = {
+            "tool": self.tool,
+            "version": __version__,
+            "seed": self.seed,
+            "settings": plain(self.settings),
+            "inputs": plain(self.inputs),
+            "command": list(self.command),
+            "facts": plain(self.facts),
+        }
+        return {key: value for key, value in entries.items() if value not in (None, {}, [])}
+
+    def as_json(self) -> str:
+        """Give canonical JSON: sorted keys, no spaces, no NaN."""
+        return json.dumps(
+            self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
+
+
+def plain(value: Any) -> Any:
+    """Turn dataclasses, tuples and paths into what JSON can hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return value
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest the files of a checkpoint that decide what it computes: SHA-256 over names and contents."""
+    total = hashlib.sha256()
+    files = {file for pattern in CHECKPOINT_DATA for file in folder.glob(pattern) if file.is_file()}
+    for file in sorted(files, key=lambda item: item.name):
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        total.update(f"{file.name} {digest}\n".encode())
+    return total.hexdigest()

@@ -1,0 +1,237 @@
+"""Records: what the tools put out, one frozen dataclass a kind, written as JSONL or Parquet and read back.
+
+A dataclass here is the schema: field names are column names, `column()` says what each holds. Undefined
+is null. Tags (constant columns) follow the fields.
+"""
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mltools.errors import RowsError, UsageError
+from mltools.io.atomic import atomic_file
+from mltools.io.provenance import KEY, Provenance
+from mltools.io.rows import Source, iter_rows
+
+Tags = Mapping[str, str | int | float | bool]
+R = TypeVar("R")
+
+
+def column(doc: str, default: Any = MISSING) -> Any:
+    """Declare a field of a record: what it holds, its unit and range, and when it is null."""
+    return dataclasses.field(metadata={"doc": doc}, default=default)
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch of `finetune`. Accuracies are fractions 0-1, measured in eval mode after the epoch."""
+
+    tool: str = column("finetune")
+    epoch: int = column("epoch, from 1")
+    epochs: int = column("epochs of the whole run")
+    step: int = column("optimiser steps so far")
+    learning_rate: float = column("learning rate of the epoch's last step")
+    loss: float = column("mean training cross-entropy over the epoch, nats, dropout on")
+    n_noisy: int = column("noisy training rows")
+    noisy_accuracy: float | None = column(
+        "accuracy on noisy rows against the target; null if there are none, or if not measured this epoch "
+        "(the training set is measured until `memorised` is reached, and after the last epoch)"
+    )
+    n_clean: int = column("clean training rows")
+    clean_accuracy: float | None = column("the same on clean rows")
+    train_accuracy: float | None = column("the same on all training rows; null if not measured this epoch")
+    train_macro_f1: float | None = column("macro-averaged F1 on all training rows; null if not measured")
+    n_validation: int | None = column("validation rows; null without --validation")
+    validation_loss: float | None = column("mean cross-entropy on validation rows, nats; null without")
+    validation_accuracy: float | None = column("accuracy on validation rows; null without")
+    validation_macro_f1: float | None = column("macro-averaged F1 on validation rows; null without")
+    memorised: bool = column("whether the `memorised` criterion has been met by now")
+    n_aux: int | None = column("auxiliary training rows; null without --aux", None)
+    aux_loss: float | None = column("mean auxiliary cross-entropy over the epoch; null without --aux", None)
+    aux_accuracy: float | None = column("accuracy on auxiliary training rows; null if not measured", None)
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """One window of `swap` or `retrain`. Accuracies and errors are fractions 0-1."""
+
+    tool: str = column("swap or retrain")
+    start: int = column("lowest layer of the window, from 1")
+    end: int = column("highest layer of the window, included")
+    width: int = column("number of layers in the window")
+    layers: int = column("number of layers of the model, L")
+    window: str = column("the window as a layer list, e.g. 2-4 or 1,4,7-8")
+    part: str = column("which tensors of a block: all, attn, mlp or norm")
+    n_noisy: int = column("noisy rows")
+    noisy_accuracy: float = column("accuracy on noisy rows against `label`")
+    memorisation_error: float = column("1 - noisy_accuracy")
+    memorisation_error_scaled: float | None = column(
+        "memorisation_error divided by the full window's, so that all layers give 1; null until the full "
+        "window is known, or where its error is 0"
+    )
+    n_clean: int = column("clean rows measured: all (swap), held-out ones (retrain)")
+    clean_accuracy: float | None = column("accuracy on those against `label`; null if there are none")
+    reverted: float = column("share of noisy rows now predicted as their original label")
+    n_train: int | None = column("rows retrained on; null for swap", None)
+    train_accuracy: float | None = column("accuracy on the rows retrained on; null for swap", None)
+    n_ties: int | None = column(
+        "rows whose two best logits differ by less than 1e-5, so that their prediction is not to be trusted", None
+    )
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """A layer's score by any tool: what `mcog`, `score` and `correlate` read."""
+
+    tool: str = column("the tool that scored")
+    layer: int = column("layer, from 1")
+    layers: int = column("number of layers, L")
+    score: float | None = column("the tool's score of the layer, 0 or more; null where undefined")
+
+
+@dataclass(frozen=True)
+class CogRecord:
+    """Memorisation centre of gravity of one group (§4.1)."""
+
+    tool: str = column("the tool whose records were weighed")
+    layers: int = column("number of layers, L")
+    m_cog: float = column("sum of layer x weight over sum of weights, layers from 1; lies in 1..L")
+    weights: list[float] = column("weight of each layer 1..L, as given (not scaled to sum 1)")
+    n_records: int = column("records that the weights came from")
+
+
+class RecordWriter:
+    """Writes records one by one to stdout or to a file; use as a context manager.
+
+    JSONL on stdout: each record is one write, so that parallel appends do not mix, and appears at once.
+    A file (JSONL, or Parquet by its name) appears whole when the context ends without an error.
+    """
+
+    def __init__(self, out: Path | None, tags: Tags | None = None) -> None:
+        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record."""
+        self._out = None if out is None or str(out) == "-" else out
+        self._tags = dict(tags or {})
+        self._rows: list[dict[str, Any]] = []
+        self.provenance: Provenance | None = None
+        self.n = 0
+
+    def __enter__(self) -> "RecordWriter":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None and self._out is not None:
+            write_table(self._out, self._rows, self.provenance)
+
+    def write(self, record: Any) -> None:
+        """Write one record (a dataclass or a dict)."""
+        row = record if isinstance(record, dict) else dataclasses.asdict(record)
+        clash = next((tag for tag in self._tags if tag in row), None)
+        if clash is not None:
+            raise UsageError(f'tag "{clash}" is a column of the records already; choose another name')
+        row = {**row, **self._tags}
+        self.n += 1
+        if self._out is None:
+            write_stdout(dump(row))
+        else:
+            self._rows.append(row)
+
+
+def dump(row: Mapping[str, Any]) -> bytes:
+    """Write a row as one JSON line; a NaN or infinity in it is a bug and raises ValueError."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def write_stdout(data: bytes) -> None:
+    """Write bytes to stdout in one go; a reader that closed the pipe ends the program with status 0."""
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(sys.stdout.fileno(), view) :]
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EINVAL):
+            end_quietly()
+        raise
+
+
+def end_quietly() -> None:
+    """End with status 0 after stdout's reader has gone; what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance | None) -> None:
+    """Write rows to JSONL or Parquet (by the name), atomically, provenance in Parquet's metadata."""
+    with atomic_file(path) as temporary:
+        if path.suffix == ".parquet":
+            import polars as pl
+
+            metadata = {KEY: provenance.as_json()} if provenance else None
+            pl.DataFrame(rows, infer_schema_length=None).write_parquet(temporary, metadata=metadata)
+        else:
+            with temporary.open("wb") as stream:
+                stream.writelines(map(dump, rows))
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record read back: where it stood, and its columns."""
+
+    place: str
+    values: dict[str, Any]
+
+    def get(self, key: str, kind: type[R] | tuple[type, ...]) -> Any:
+        """Give a column's value.
+
+        Raises:
+            RowsError: the column is missing or of another type.
+        """
+        if key not in self.values:
+            found = ", ".join(self.values) or "no columns"
+            raise RowsError(f'{self.place}: no "{key}" (found: {found})')
+        value = self.values[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise RowsError(f'{self.place}: "{key}" is {json.dumps(value, default=str)[:40]}, which it cannot be')
+        return value
+
+    def number(self, key: str) -> float:
+        """Give a finite number.
+
+        Raises:
+            RowsError: the column is missing, null, not a number, or not finite.
+        """
+        value = self.get(key, (int, float))
+        if not math.isfinite(value):
+            raise RowsError(f'{self.place}: "{key}" is not finite')
+        return float(value)
+
+
+def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None] | None = None) -> Iterable[Record]:
+    """Yield the records of all paths in turn (`-` for stdin; none given means stdin).
+
+    Raises:
+        RowsError: a line that is no JSON object.
+    """
+    for path in list(paths) or ["-"]:
+        source = Source(path)
+        for number, _, values in iter_rows(source):
+            yield Record(source.place(number), values)
+        if on_source is not None:
+            on_source(source)
+
+
+def known_columns() -> frozenset[str]:
+    """Name every column that some record kind declares: whatever else a record holds is a tag."""
+    kinds = [kind for kind in globals().values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    return frozenset(f.name for kind in kinds for f in dataclasses.fields(kind) if "doc" in f.metadata)
+
+
+def tags_of(values: Mapping[str, Any], ignore: frozenset[str]) -> dict[str, Any]:
+    """Pick the tags out of a record's columns: those that no record kind declares and that are plain values."""
+    return {k: v for k, v in values.items() if k not in ignore and not isinstance(v, list | dict)}

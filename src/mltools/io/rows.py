@@ -1,0 +1,474 @@
+"""Rows in: JSONL or Parquet, plain, `.gz` or `.zst`, a path or `-`. The only reader of rows.
+
+JSONL is read line by line by ourselves: nothing is inferred, unknown keys are kept, and every complaint
+names `file:line`. Lines are split at `\n` bytes only, so U+2028 inside a text is text.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+import orjson
+
+from mltools.errors import NotFoundError, RowsError, UsageError
+from mltools.io.atomic import atomic_file
+from mltools.io.provenance import KEY, Provenance
+
+Label = int | str
+RowId = int | str
+Values = dict[str, Any]
+LabelType = Literal["auto", "str"]
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a row are meant: the options --text, --label, --separator and --label-type."""
+
+    text: tuple[str, ...] = ("text",)
+    label: str = "label"
+    separator: str | None = None
+    label_type: LabelType = "auto"
+
+
+class _HashingReader(io.RawIOBase):
+    """A raw stream that digests the bytes as they pass, so that an input is read only once."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self.sha256.update(data)
+        return len(data)
+
+    def close(self) -> None:
+        if self._raw is not sys.stdin.buffer:
+            self._raw.close()
+        super().close()
+
+
+class Source:
+    """An input of rows or records: opens it once, names places in it, and knows its digest once read."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Remember the path; `-` is standard input. Nothing is opened yet."""
+        self.path = str(path)
+        self.name = "stdin" if self.path == STDIN else self.path
+        self._reader: _HashingReader | None = None
+        self._digest: str | None = None
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the name says Parquet."""
+        return self.path.endswith(".parquet")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes as stored, in hex. For a stream: of what was read so far."""
+        if self._reader is not None:
+            return self._reader.sha256.hexdigest()
+        if self._digest is None:
+            with self._open_raw() as raw:
+                self._digest = hashlib.file_digest(raw, "sha256").hexdigest()
+        return self._digest
+
+    def place(self, number: int) -> str:
+        """Name the 1-based line (JSONL) or row (Parquet) `number`."""
+        return f"{self.name}:{number}"
+
+    def _open_raw(self) -> BinaryIO:
+        if self.path == STDIN:
+            return sys.stdin.buffer
+        path = Path(self.path)
+        if path.is_dir():
+            raise UsageError(f"{self.name} is a folder; name a file of rows")
+        try:
+            return cast(BinaryIO, path.open("rb", buffering=0))
+        except FileNotFoundError:
+            raise NotFoundError(f"no such file: {self.name}") from None
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines without their `\\n`, decompressed, without a byte-order mark."""
+        self._reader = _HashingReader(self._open_raw())
+        buffered = io.BufferedReader(self._reader, buffer_size=1 << 20)
+        try:
+            with _decompress(buffered, self.path) as stream:
+                for number, line in enumerate(stream):
+                    if number == 0 and line.startswith(BOM):
+                        line = line[len(BOM) :]
+                    yield line.rstrip(b"\r\n")
+        except (gzip.BadGzipFile, EOFError, _zstd_error()) as error:
+            raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
+
+
+def _zstd_error() -> type[Exception]:
+    if "zstandard" in sys.modules:
+        import zstandard
+
+        return zstandard.ZstdError
+    return EOFError
+
+
+def _decompress(stream: io.BufferedReader, name: str) -> BinaryIO:
+    if name.endswith(".gz"):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+    if name.endswith(".zst"):
+        import zstandard
+
+        raw = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), buffer_size=1 << 20))
+    return cast(BinaryIO, stream)
+
+
+def iter_objects(source: Source) -> Iterator[tuple[int, bytes, Values]]:
+    """Yield (line number from 1, the line's bytes, its object) of JSONL; blank lines are passed over.
+
+    Raises:
+        RowsError: a line that is not UTF-8, not JSON, or not an object.
+    """
+    loads = orjson.loads
+    for number, line in enumerate(source.lines(), start=1):
+        if not line or line.isspace():
+            continue
+        try:
+            values = loads(line)
+        except orjson.JSONDecodeError as error:
+            raise RowsError(f"{source.place(number)}: {_json_fault(line, error)}") from None
+        if type(values) is not dict:
+            raise RowsError(f"{source.place(number)}: a {_kind(values)}, not an object {{...}} with columns")
+        yield number, line, values
+
+
+def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        return f"not UTF-8 (byte {fault.start + 1} of the line is 0x{line[fault.start]:02x}); convert it first"
+    return f"not JSON: {error.msg} (column {error.colno})"
+
+
+def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
+    """Yield (number from 1, JSONL bytes or None, columns) of a row source of either format."""
+    if source.is_parquet:
+        for number, values in enumerate(read_parquet(source).iter_rows(named=True), start=1):
+            yield number, None, values
+    else:
+        yield from iter_objects(source)
+
+
+def read_parquet(source: Source) -> Any:
+    """Read a Parquet file whole, as a polars data frame with categories as text."""
+    import polars as pl
+
+    source._open_raw().close() if source.path != STDIN else None
+    try:
+        target = io.BytesIO(sys.stdin.buffer.read()) if source.path == STDIN else source.path
+        frame = pl.read_parquet(target)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise RowsError(f"{source.name}: not a readable Parquet file ({_first_line(error)})") from None
+    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+
+
+def parquet_metadata(source: Source) -> dict[str, str]:
+    """Read the key-value metadata of a Parquet file; empty where there is none."""
+    import polars as pl
+
+    if source.path == STDIN:
+        return {}
+    return dict(pl.read_parquet_metadata(source.path))
+
+
+def class_names(source: Source, column: str) -> list[str] | None:
+    """Find the class names that `datasets` keeps in a Parquet file for an integer label column."""
+    if not source.is_parquet:
+        return None
+    try:
+        features = json.loads(parquet_metadata(source).get("huggingface", "{}"))["info"]["features"]
+        names = features[column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def write_parquet_rows(path: Path, rows: Sequence[Any], source: Source, provenance: Provenance) -> None:
+    """Write rows (dicts, or JSON lines) to Parquet; metadata of a Parquet source, such as class names, is kept."""
+    import polars as pl
+
+    values = [orjson.loads(row) if isinstance(row, bytes) else row for row in rows]
+    metadata = parquet_metadata(source) if source.is_parquet else {}
+    metadata = {key: value for key, value in metadata.items() if key != "ARROW:schema"}
+    with atomic_file(path) as temporary:
+        frame = pl.DataFrame(values, infer_schema_length=None)
+        frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _kind(value: object) -> str:
+    names = {str: "text", bool: "true/false value", int: "number", float: "number", list: "list", dict: "object"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """Write a value as JSON, cut short, for a message."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def missing_column(place: str, column: str, values: Values, option: str) -> RowsError:
+    """Build the error for a column that a row lacks: what is there, and how to name it."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(column, values, n=1, cutoff=0.4)
+    example = close[0] if close else "COLUMN"
+    found = ", ".join(values) or "no columns"
+    hint = f"; name it with --{option} {example}" if option else ""
+    return RowsError(f'{place}: no "{column}" (found: {found}){hint}')
+
+
+class LabelReader:
+    """Turns label values into integers or text, and sees that they are all of one type.
+
+    Integers stay integers, text stays text, whole floats and an all-true/false column become integers.
+    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed.
+    """
+
+    def __init__(self, source: Source, label_type: LabelType = "auto") -> None:
+        """Start with no label seen; `label_type` "str" reads every label as text."""
+        self._source = source
+        self._as_text = label_type == "str"
+        self._first: tuple[int, type, object] | None = None
+        self._other: list[tuple[int, object]] = []
+
+    def read(self, number: int, value: object) -> Label | None:
+        """Read the label of line `number`; None where the row is unlabelled."""
+        kind = type(value)
+        if value is None or (kind is int and value == -1):
+            return None
+        if self._as_text:
+            return value if kind is str else json.dumps(value)  # type: ignore[return-value]
+        if kind is float:
+            if not cast(float, value).is_integer():
+                place = self._source.place(number)
+                raise RowsError(f"{place}: label {value} is not whole; regression labels are not supported")
+            value, kind = int(cast(float, value)), int
+        if kind not in (int, str, bool):
+            raise RowsError(f"{self._source.place(number)}: label is a {_kind(value)}, not text or an integer")
+        if self._first is None:
+            self._first = (number, kind, value)
+        elif kind is not self._first[1]:
+            self._other.append((number, value))
+        return int(value) if kind is bool else cast(Label, value)
+
+    def check(self) -> None:
+        """Raise if the labels read were not all of one type, listing the first lines of another type."""
+        if not self._other or self._first is None:
+            return
+        lines = ", ".join(f"line {number}: {shown(value)}" for number, value in self._other[:3])
+        more = f" and {len(self._other) - 3} more" if len(self._other) > 3 else ""
+        raise RowsError(
+            f"{self._source.place(self._other[0][0])}: labels of another type than line {self._first[0]}'s "
+            f"{shown(self._first[2])} ({lines}{more}); --label-type str reads all as text"
+        )
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled rows as columns, in input order, unlabelled rows left out."""
+
+    source: Source
+    ids: list[RowId]
+    fields: list[tuple[str, ...]]
+    labels: list[Label]
+    original_labels: list[Label]
+    noisy: list[bool]
+    names: list[str] | None = None
+    n_unlabelled: int = 0
+    columns: Columns = field(default_factory=Columns)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self, separator: str) -> list[str]:
+        """Join each row's text columns in the given order with ` separator ` between (one segment, §D)."""
+        return [f" {separator} ".join(parts) for parts in self.fields]
+
+    def vocabulary(self) -> list[Label]:
+        """All labels that occur, before or after perturbation, sorted."""
+        return sorted({*self.labels, *self.original_labels})  # type: ignore[type-var]
+
+    def require_noisy(self) -> None:
+        """Raise if no row is noisy, or none is clean."""
+        if not any(self.noisy):
+            raise RowsError(f'{self.source.name}: no noisy rows ("noisy" is never true); make some: mltools perturb')
+        if all(self.noisy):
+            raise RowsError(f"{self.source.name}: every row is noisy; clean rows are needed too")
+
+
+def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Examples:  # noqa: B008
+    """Read labelled rows.
+
+    `noisy` is the row's own column, else whether `label` differs from `original_label`, else false;
+    `original_label` is the row's own column, else its label; `id` the row's own, else its 0-based number.
+
+    Args:
+        path: a file, `-`, or a source.
+        columns: which columns hold text and label.
+
+    Raises:
+        RowsError: a bad line, a missing column, a repeated id, mixed label types, or no labelled row.
+        NotFoundError: no such file.
+    """
+    source = path if isinstance(path, Source) else Source(path)
+    reader = _ExampleReader(source, columns)
+    for index, (number, _, values) in enumerate(iter_rows(source)):
+        reader.add(index, number, values)
+    return reader.finish()
+
+
+class _ExampleReader:
+    def __init__(self, source: Source, columns: Columns) -> None:
+        self.source, self.columns = source, columns
+        self.labels = LabelReader(source, columns.label_type)
+        self.ids = IdReader(source)
+        self.n_unlabelled = 0
+        self.rows: list[tuple[RowId, tuple[str, ...], Label, Label, bool]] = []
+
+    def add(self, index: int, number: int, values: Values) -> None:
+        place = self.source.place
+        row_id = self.ids.read(index, number, values)
+        if self.columns.label not in values:
+            raise missing_column(place(number), self.columns.label, values, "label")
+        label = self.labels.read(number, values[self.columns.label])
+        if label is None:
+            self.n_unlabelled += 1
+            return
+        original: Label | None = label
+        if "original_label" in values:
+            original = self.labels.read(number, values["original_label"])
+            if original is None:
+                raise RowsError(f"{place(number)}: original_label is null though label is {shown(label)}")
+        noisy = values.get("noisy", label != original)
+        if not isinstance(noisy, bool) and noisy not in (0, 1):
+            raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
+        texts = tuple(self._text(number, values, column) for column in self.columns.text)
+        self.rows.append((row_id, texts, label, cast(Label, original), bool(noisy)))
+
+    def _text(self, number: int, values: Values, column: str) -> str:
+        if column not in values:
+            raise missing_column(self.source.place(number), column, values, "text")
+        text = values[column]
+        if not isinstance(text, str):
+            raise RowsError(f'{self.source.place(number)}: "{column}" is a {_kind(text)}, not text')
+        return text
+
+    def finish(self) -> Examples:
+        self.labels.check()
+        if not self.rows:
+            raise RowsError(f"{self.source.name}: no labelled rows")
+        ids, texts, labels, originals, noisy = (list(column) for column in zip(*self.rows, strict=True))
+        names = class_names(self.source, self.columns.label)
+        return Examples(
+            self.source, ids, texts, labels, originals, noisy, names, self.n_unlabelled, self.columns
+        )
+
+
+class IdReader:
+    """Reads row ids: the `id` column, else the 0-based row number; each id may occur once."""
+
+    def __init__(self, source: Source) -> None:
+        """Start with no id seen."""
+        self._source = source
+        self._seen: dict[RowId, int] = {}
+
+    def read(self, index: int, number: int, values: Values) -> RowId:
+        """Read the id of row `index` (from 0), which stands in line `number` (from 1).
+
+        Raises:
+            RowsError: an id that is neither an integer nor text, or that occurred before.
+        """
+        row_id = values.get("id", index)
+        if type(row_id) is not int and type(row_id) is not str:
+            raise RowsError(f"{self._source.place(number)}: id is a {_kind(row_id)}, not an integer or text")
+        first = self._seen.setdefault(row_id, number)
+        if first != number:
+            raise RowsError(f"{self._source.place(number)}: id {shown(row_id)} is also line {first}'s; ids must differ")
+        return row_id
+
+
+def select(examples: Examples, keep: Sequence[int]) -> Examples:
+    """Take the rows at the given positions, in that order."""
+
+    def pick(column: list[Any]) -> list[Any]:
+        return [column[i] for i in keep]
+
+    return Examples(
+        examples.source,
+        pick(examples.ids),
+        pick(examples.fields),
+        pick(examples.labels),
+        pick(examples.original_labels),
+        pick(examples.noisy),
+        examples.names,
+        examples.n_unlabelled,
+        examples.columns,
+    )
+
+
+def member_spans(line: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield (key, start, end) of each top-level value of a JSON object, as character offsets.
+
+    The offsets are into `line.decode()`; `line` must already have parsed as an object.
+    """
+    text = line.decode("utf-8")
+    decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+    skip = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
+    position = skip(text, text.index("{") + 1).end()
+    while text[position] != "}":
+        key, position = decode(text, position)
+        position = skip(text, position).end() + 1  # the colon
+        start = skip(text, position).end()
+        _, end = decode(text, start)
+        yield key, start, end
+        position = skip(text, end).end()
+        if text[position] == ",":
+            position = skip(text, position + 1).end()
+
+
+def edit_object(line: bytes, replace: dict[str, bytes], append: Iterable[tuple[str, bytes]]) -> bytes:
+    """Change values of a JSON object and add members at its end; every other byte stays as it was.
+
+    Args:
+        line: one JSON object.
+        replace: key to new JSON value, for keys that the object has (the last, where a key is repeated).
+        append: (key, JSON value) pairs to add, none of which the object has.
+    """
+    if replace:
+        text = line.decode("utf-8")
+        spans = {key: (start, end) for key, start, end in member_spans(line)}
+        for key, (start, end) in sorted(spans.items(), key=lambda item: -item[1][0]):
+            if key in replace:
+                text = text[:start] + replace[key].decode("utf-8") + text[end:]
+        line = text.encode("utf-8")
+    added = b",".join(orjson.dumps(key) + b":" + value for key, value in append)
+    if not added:
+        return line
+    body = line.rstrip()[:-1].rstrip()
+    comma = b"" if body.endswith(b"{") else b","
+    return body + comma + added + b"}"

@@ -1,0 +1,1 @@
+"""Models: finding blocks, opening checkpoints, running parts, training."""

@@ -1,0 +1,152 @@
+"""Where the blocks of a model are, and which part of it a parameter belongs to. No model names (DESIGN §5).
+
+The block stack is the one `nn.ModuleList` whose length is `num_hidden_layers` and whose items share a
+class; its module path is the prefix of its weights. What runs before the first block is `embeddings`, what
+runs after the last is `head`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from mltools.errors import CheckpointError, UsageError
+from mltools.windows import parse_layers
+
+EMBEDDINGS: Literal["embeddings"] = "embeddings"
+HEAD: Literal["head"] = "head"
+Part = int | Literal["embeddings", "head"]
+
+
+@dataclass(frozen=True)
+class BlockStack:
+    """The blocks of a model: module path, and the modules in order (layer l is `modules[l - 1]`)."""
+
+    path: str
+    modules: nn.ModuleList
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def layer_of(self, name: str) -> int | None:
+        """Give the layer (from 1) that a parameter or module name belongs to; None outside the stack."""
+        prefix = self.path + "."
+        number = name[len(prefix) :].split(".", 1)[0] if name.startswith(prefix) else ""
+        return int(number) + 1 if number.isdigit() else None
+
+
+def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None) -> BlockStack:
+    """Find the block stack of a model.
+
+    Args:
+        model: the model.
+        n_layers: `num_hidden_layers` of its configuration, where it has one.
+        path: the module path of the stack (`--blocks`), where the model does not decide.
+
+    Raises:
+        CheckpointError: no stack (shared or no blocks) or several (encoder and decoder); names the candidates.
+        UsageError: `path` is no module list of the model.
+    """
+    lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    if path is not None:
+        if path not in lists:
+            raise UsageError(f'--blocks {path}: no such module list (there are: {", ".join(lists) or "none"})')
+        return BlockStack(path, lists[path])
+    same_class = {name: m for name, m in lists.items() if len({type(item) for item in m}) == 1}
+    found = {name: m for name, m in same_class.items() if len(m) == n_layers}
+    outermost = {n: m for n, m in found.items() if not any(n.startswith(o + ".") for o in found if o != n)}
+    if len(outermost) == 1:
+        return BlockStack(*next(iter(outermost.items())))
+    named = ", ".join(f"{name} ({len(m)})" for name, m in (outermost or same_class).items()) or "none"
+    if outermost:
+        raise CheckpointError(f"more than one list of {n_layers} blocks: {named}; choose with --blocks PATH")
+    raise CheckpointError(
+        f"no list of {n_layers} blocks, one for each layer (module lists: {named}); models that share one "
+        "block between layers have no layers to swap; else choose with --blocks PATH"
+    )
+
+
+def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> dict[str, Part]:
+    """Tell for every parameter whether it is of the embeddings, of a layer, or of the head.
+
+    One forward pass shows what is called before the first block and what after the last. A parameter that is
+    not called as a module (a bare weight) goes with its registration order: before the stack or after.
+
+    Args:
+        model: the model.
+        stack: its blocks.
+        forward: runs the model once on any input.
+    """
+    before: set[str] = set()
+    after: set[str] = set()
+    state = {"layer": 0}
+
+    def enter(layer: int) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            state["layer"] = layer
+
+        return hook
+
+    def visit(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            if state["layer"] == 0:
+                before.add(name)
+            elif state["layer"] > len(stack):
+                after.add(name)
+
+        return hook
+
+    hooks = [m.register_forward_pre_hook(enter(i)) for i, m in enumerate(stack.modules, start=1)]
+    hooks.append(stack.modules[-1].register_forward_hook(enter(len(stack) + 1)))
+    hooks += [
+        m.register_forward_pre_hook(visit(name))
+        for name, m in model.named_modules()
+        if stack.layer_of(name) is None and any(True for _ in m.parameters(recurse=False))
+    ]
+    try:
+        forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+    parts: dict[str, Part] = {}
+    past_stack = False
+    for name, _ in model.named_parameters():
+        layer = stack.layer_of(name)
+        past_stack = past_stack or layer is not None
+        owner = name.rpartition(".")[0]
+        if layer is not None:
+            parts[name] = layer
+        elif owner in before or owner in after:
+            parts[name] = EMBEDDINGS if owner in before else HEAD
+        else:
+            parts[name] = HEAD if past_stack else EMBEDDINGS
+    return parts
+
+
+def parse_freeze(text: str, n_layers: int) -> frozenset[Part]:
+    """Read a `--freeze` list: `embeddings`, `head`, `all-layers`, `none` and layer lists, by commas.
+
+    Raises:
+        UsageError: a word that is none of these, or a layer outside 1..L.
+    """
+    frozen: set[Part] = set()
+    for item in text.replace(" ", "").split(","):
+        if item in ("embeddings", "head"):
+            frozen.add(EMBEDDINGS if item == "embeddings" else HEAD)
+        elif item == "all-layers":
+            frozen.update(range(1, n_layers + 1))
+        elif item != "none":
+            if not item[:1].isdigit():
+                raise UsageError(f'--freeze "{item}": write embeddings, head, all-layers, none or a layer list')
+            frozen.update(parse_layers(item, n_layers))
+    return frozenset(frozen)
+
+
+def first_tensor(output: object) -> Tensor:
+    """Take the hidden states out of what a block returned: a tensor, or a tuple that starts with one."""
+    result = output[0] if isinstance(output, tuple) else output
+    if not isinstance(result, Tensor):
+        raise CheckpointError(f"a block returned {type(result).__name__}, not hidden states")
+    return result

@@ -1,0 +1,472 @@
+"""Opening checkpoints strictly, and saving them so that stock classes load them.
+
+safetensors only: nothing is unpickled, no code from a checkpoint runs, and a missing or unexpected weight is
+an error, never a fresh random one (except a head that is asked for).
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from mltools import console
+from mltools.errors import CheckpointError, NotFoundError, RowsError, UsageError
+from mltools.io.atomic import atomic_folder
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest
+from mltools.io.rows import Examples, Label, shown
+from mltools.model.blocks import HEAD, BlockStack, Part, find_blocks, find_parts
+from mltools.model.inference import Batch, Encoded, Runner
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pkl", "tf_model.h5")
+NO_LIMIT = 1_000_000
+
+
+@dataclass
+class Checkpoint:
+    """An opened checkpoint: the live model in float32 (or as asked), its tokenizer, blocks and parts."""
+
+    name: str
+    folder: Path
+    model: Any
+    tokenizer: Any
+    stack: BlockStack
+    runner: Runner
+    parts: dict[str, Part]
+    saved_dtype: torch.dtype
+    saved_settings: dict[str, Any]
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers L."""
+        return len(self.stack)
+
+    @property
+    def width(self) -> int:
+        """Width d of the hidden states."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names in the order of the logits."""
+        return [str(self.model.config.id2label[i]) for i in range(self.model.config.num_labels)]
+
+    @property
+    def separator(self) -> str:
+        """What joins text columns: the tokenizer's separator, else end-of-sequence if it opens rows, else `|`."""
+        if self.tokenizer.sep_token:
+            return str(self.tokenizer.sep_token)
+        eos = self.tokenizer.eos_token
+        opens_with_eos = eos is not None and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.eos_token_id]
+        return str(eos) if opens_with_eos else "|"
+
+    def encode(self, examples: Examples, max_length: int) -> Encoded:
+        """Tokenise all rows once, one segment, cut at `max_length` and at what the model can take."""
+        separator = examples.columns.separator or self.separator
+        return encode(self.tokenizer, examples.texts(separator), self.limit(max_length), self.model.config.vocab_size)
+
+    def limit(self, max_length: int) -> int:
+        """Give the longest row, in tokens, that neither the option nor the model forbids."""
+        limits = [max_length]
+        if (self.tokenizer.model_max_length or NO_LIMIT) < NO_LIMIT:
+            limits.append(self.tokenizer.model_max_length)
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        if isinstance(positions, int) and positions > 0:
+            limits.append(positions - _position_offset(self.model, positions))
+        return min(limits)
+
+    def digest(self) -> dict[str, str]:
+        """Name and digest of this input, for provenance."""
+        return {"path": self.name, "sha256": folder_digest(self.folder)}
+
+
+def _position_offset(model: nn.Module, positions: int) -> int:
+    """How many of the position embeddings rows cannot use (RoBERTa's padding convention)."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings == positions and module.padding_idx is not None:
+            return module.padding_idx + 1
+    return 0
+
+
+def encode(tokenizer: Any, texts: Sequence[str], max_length: int, vocabulary: int) -> Encoded:
+    """Tokenise texts; see `Encoded`. Special tokens on, token types not used."""
+    ids = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+    candidates = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    empty = next((token for token in candidates if token is not None), 0)
+    highest = max((max(row) for row in ids if row), default=0)
+    if highest >= vocabulary:
+        raise CheckpointError(
+            f"the tokenizer gives token {highest}, but the model has embeddings for 0-{vocabulary - 1} only; "
+            "tokenizer and model do not belong together"
+        )
+    encoded = Encoded(ids, tokenizer.pad_token_id, vocabulary, empty)
+    if encoded.n_empty:
+        console.warn(f"{encoded.n_empty} rows without a token are kept, as one special token")
+    return encoded
+
+
+def locate(name: str) -> Path:
+    """Give the local folder of a checkpoint: a folder, or a hub repository fetched into the hub's cache.
+
+    A name that starts with `/`, `.` or `~`, or whose parent folder exists, is a path and never asked of the hub.
+
+    Raises:
+        NotFoundError: no such folder; the repository is unknown or cannot be reached.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS}")
+    parent = name.rpartition("/")[0]
+    looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or (parent and Path(parent).is_dir())
+    if looks_local or not name:
+        raise NotFoundError(f"no such folder: {name}")
+    return _fetch(name)
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0][:120]
+        raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Check, before anything is loaded, that a folder is a safetensors checkpoint without traps.
+
+    Raises:
+        CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
+    """
+    config = _read_json(folder / "config.json", name)
+    if "auto_map" in config:
+        raise CheckpointError(f"{name}: config.json asks to run code of its own (auto_map); this is never done")
+    for file in _weight_files(folder, name):
+        _check_weights(file, folder, name)
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no {path.name}; is it a checkpoint folder?") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{name}: {path.name} is not readable JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name}: {path.name} is not a JSON object")
+    return value
+
+
+def _weight_files(folder: Path, name: str) -> list[Path]:
+    if (folder / INDEX).exists():
+        shards = _read_json(folder / INDEX, name).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
+            raise CheckpointError(f"{name}: {INDEX} has no weight_map")
+        files = sorted(set(shards.values()))
+        outside = [file for file in files if Path(file).name != file or file in (".", "..")]
+        if outside:
+            raise CheckpointError(f"{name}: {INDEX} names a file outside the folder ({outside[0]}); refused")
+        missing = [file for file in files if not (folder / file).exists()]
+        if missing:
+            raise CheckpointError(f"{name}: {len(missing)} of {len(files)} shards are missing (first: {missing[0]})")
+        return [folder / file for file in files]
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    pickles = [file for file in PICKLES if (folder / file).exists()]
+    if pickles:
+        raise CheckpointError(
+            f"{name}: only {pickles[0]}, which is never unpickled; convert it to safetensors where you trust it "
+            "(transformers: model.save_pretrained(folder))"
+        )
+    raise CheckpointError(f"{name}: no {WEIGHTS} and no {INDEX}")
+
+
+def _check_weights(file: Path, folder: Path, name: str) -> None:
+    target = file.resolve()
+    inside = target.parent == folder.resolve()
+    in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
+    if not inside and not in_hub_cache:
+        raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
+    try:
+        with safe_open(file, framework="pt") as tensors:  # type: ignore[no-untyped-call]
+            tensors.keys()
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
+
+
+def open_checkpoint(
+    name: str,
+    *,
+    device: torch.device | None = None,
+    fresh_head: Sequence[str] | None = None,
+    blocks: str | None = None,
+) -> Checkpoint:
+    """Open a checkpoint as a sequence classifier in float32, eval mode.
+
+    Args:
+        name: a folder or a hub repository.
+        device: where the model goes; CPU by default.
+        fresh_head: class names for a new head (drawn from torch's global generator, which the caller seeds);
+            a head that is there already is replaced. None requires the checkpoint to have its head.
+        blocks: module path of the block list (`--blocks`).
+
+    Raises:
+        NotFoundError: no such folder or repository.
+        CheckpointError: files, weights or architecture that cannot be used.
+    """
+    folder = locate(name)
+    check_files(folder, name)
+    config = _load_config(folder, name)
+    if fresh_head is not None:
+        config.num_labels = len(fresh_head)
+        config.id2label = dict(enumerate(fresh_head))
+        config.label2id = {label: i for i, label in enumerate(fresh_head)}
+        config.problem_type = "single_label_classification"
+    tokenizer = _load_tokenizer(folder, name)
+    model, info, dtype = _load_model(folder, name, config, fresh_head is not None)
+    saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states")}
+    model.config.use_cache = False
+    model.config.output_hidden_states = False
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    if model.config.pad_token_id != tokenizer.pad_token_id:
+        if model.config.pad_token_id is not None:
+            console.warn(
+                f"{name}: config.json pads with token {model.config.pad_token_id}, the tokenizer with "
+                f"{tokenizer.pad_token_id}; pooling goes by the attention mask, so neither matters"
+            )
+        model.config.pad_token_id = tokenizer.pad_token_id
+    model.to(device or torch.device("cpu")).eval()
+    stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+    runner = Runner(model, stack, model.config)
+    parts = find_parts(model, stack, lambda: _short_pass(runner))
+    runner.applications = runner.passes = 0
+    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved)
+    _check_loaded(checkpoint, info, fresh_head is not None)
+    return checkpoint
+
+
+@torch.inference_mode()
+def _short_pass(runner: Runner) -> None:
+    ids = torch.ones((1, 2), dtype=torch.long, device=runner.device)
+    runner.forward(Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids)))
+
+
+def _load_config(folder: Path, name: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{name}: config.json cannot be used ({_first_line(error)})") from None
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001  the tokenizers library raises bare Exception
+        raise CheckpointError(f"{name}: no usable tokenizer ({_first_line(error)})") from None
+
+
+def _load_model(folder: Path, name: str, config: Any, fresh: bool) -> tuple[Any, dict[str, Any], torch.dtype]:
+    try:
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype="auto",
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=fresh,
+        )
+    except (ValueError, KeyError, RuntimeError, OSError, TypeError, AttributeError, SafetensorError) as error:
+        raise CheckpointError(f"{name}: cannot be loaded as a sequence classifier ({_first_line(error)})") from None
+    dtype = next(model.parameters()).dtype
+    return model.float(), info, dtype
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
+
+
+def _check_loaded(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> None:
+    missing = sorted(info["missing_keys"])
+    if fresh:
+        missing = [key for key in missing if checkpoint.parts.get(key, HEAD) != HEAD]
+    unexpected = [] if fresh and not missing else sorted(info["unexpected_keys"])
+    mismatched = [] if fresh else sorted(str(key) for key in info["mismatched_keys"])
+    if fresh and not missing and _looks_untrained(info, checkpoint):
+        missing = sorted(info["missing_keys"])
+    for what, keys in (("missing", missing), ("of another shape", mismatched), ("not expected", unexpected)):
+        if keys:
+            hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
+            raise CheckpointError(
+                f"{checkpoint.name}: {len(keys)} weights are {what} ({', '.join(keys[:3])}"
+                f"{', …' if len(keys) > 3 else ''}){hint}"
+            )
+    bad = [n for n, p in checkpoint.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    if bad:
+        raise CheckpointError(f"{checkpoint.name}: {len(bad)} weights hold NaN or infinity (first: {bad[0]})")
+
+
+def _looks_untrained(info: dict[str, Any], checkpoint: Checkpoint) -> bool:
+    """Whether nothing but fresh weights is there: every parameter is missing."""
+    return len(info["missing_keys"]) >= len(checkpoint.parts)
+
+
+def _prefix_hint(missing: list[str], unexpected: list[str]) -> str:
+    """If unexpected keys are the missing ones under another prefix, say which."""
+    for key in missing:
+        for other in unexpected:
+            if other.endswith("." + key):
+                return f'; the file has them with "{other[: -len(key)]}" in front: rename them'
+            if key.endswith("." + other):
+                return f'; the file has them without "{key[: -len(other)]}" in front: rename them'
+            tail = key.partition(".")[2]
+            if tail and other.endswith("." + tail):
+                return f'; the file has "{other}" where "{key}" is wanted: rename them'
+    return ""
+
+
+def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:
+    """Turn row labels into class indices: by name if all are names, else integers as indices.
+
+    Args:
+        labels: one label a row.
+        names: class names of the checkpoint, in the order of the logits.
+        where: the rows, for messages and for class names kept in Parquet.
+
+    Raises:
+        RowsError: a label that is no class of the checkpoint.
+    """
+    index = {name: i for i, name in enumerate(names)}
+    texts = {label: _label_name(label, where.names) for label in set(labels)}
+    unknown = [label for label, text in texts.items() if text not in index]
+    if not unknown:
+        return np.array([index[texts[label]] for label in labels], dtype=np.int64)
+    if all(isinstance(label, int) and 0 <= label < len(names) for label in texts) and len(unknown) == len(texts):
+        return np.array(labels, dtype=np.int64)
+    row = next(i for i, label in enumerate(labels) if label in unknown)
+    raise RowsError(
+        f"{where.source.name}: label {shown(unknown[0])} (row id {shown(where.ids[row])}) is no class of the "
+        f"checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
+    )
+
+
+def _label_name(label: Label, names: Sequence[str] | None) -> str:
+    if names is not None and isinstance(label, int) and 0 <= label < len(names):
+        return names[label]
+    return str(label)
+
+
+def class_names(examples: Examples) -> list[str]:
+    """Name the classes of training rows, sorted: what a fresh head's `id2label` says.
+
+    Raises:
+        RowsError: fewer than two classes.
+    """
+    vocabulary = examples.vocabulary()
+    names = examples.names or [str(label) for label in vocabulary]
+    if len(vocabulary) < 2:
+        raise RowsError(f"{examples.source.name}: one class only ({names[0]}); a classifier needs two")
+    return names
+
+
+def check_same(noisy: Checkpoint, other: Checkpoint) -> None:
+    """Check that blocks can go from one checkpoint to the other: shapes, classes and tokenizer are the same.
+
+    Raises:
+        CheckpointError: names the first difference.
+    """
+    names = f"{noisy.name} and {other.name}"
+    mine = {n: tuple(p.shape) for n, p in noisy.model.named_parameters()}
+    theirs = {n: tuple(p.shape) for n, p in other.model.named_parameters()}
+    differ = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+    if noisy.labels != other.labels:
+        raise CheckpointError(f"{names} differ in their classes: {noisy.labels} and {other.labels}")
+    if differ:
+        key = differ[0]
+        raise CheckpointError(
+            f"{names} differ in {len(differ)} weights: {key} is {mine.get(key, 'absent')} and {theirs.get(key, 'absent')}"
+        )
+    if noisy.stack.path != other.stack.path:
+        raise CheckpointError(f"{names} keep their blocks at {noisy.stack.path} and {other.stack.path}")
+    check_same_tokenizer(noisy, other)
+
+
+def check_same_tokenizer(noisy: Checkpoint, other: Checkpoint) -> None:
+    """Check that two checkpoints cut text into the same tokens.
+
+    Raises:
+        CheckpointError: vocabularies or special tokens differ; names the first difference.
+    """
+    mine, theirs = noisy.tokenizer.get_vocab(), other.tokenizer.get_vocab()
+    token = next((t for t in sorted(mine.keys() | theirs.keys()) if mine.get(t) != theirs.get(t)), None)
+    if token is not None:
+        raise CheckpointError(
+            f"{noisy.name} and {other.name} have other tokenizers: {shown(token)} is token "
+            f"{mine.get(token, 'absent')} and {theirs.get(token, 'absent')}"
+        )
+    probe = "Is 3.5 km far? Él said: «no»!"
+    if noisy.tokenizer(probe)["input_ids"] != other.tokenizer(probe)["input_ids"]:
+        raise CheckpointError(f"{noisy.name} and {other.name} have tokenizers that cut text in other places")
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path, provenance: Provenance, extra: Path | None = None) -> None:
+    """Write a checkpoint folder that stock Auto classes load, all at once.
+
+    Args:
+        checkpoint: what to save; weights go out in the type they came in.
+        path: the folder to be.
+        provenance: goes to `mltools.json`.
+        extra: a folder to copy inside (the `memorised` checkpoint).
+
+    Raises:
+        UsageError: a folder is there that is no checkpoint of ours to replace.
+    """
+    if path.exists() and not (path / "config.json").exists():
+        raise UsageError(f"{path} is there and is no checkpoint; choose another path")
+    with atomic_folder(path) as temporary:
+        write_checkpoint(checkpoint, temporary, provenance)
+        if extra is not None:
+            shutil.copytree(extra, temporary / extra.name)
+
+
+def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenance) -> None:
+    """Write a checkpoint's files into a folder that exists."""
+    model, config = checkpoint.model, checkpoint.model.config
+    in_memory = {key: getattr(config, key, None) for key in checkpoint.saved_settings}
+    state = {key: value.to(checkpoint.saved_dtype) if value.is_floating_point() else value
+             for key, value in model.state_dict().items()}
+    try:
+        for key, value in checkpoint.saved_settings.items():
+            setattr(config, key, value)
+        config.dtype = checkpoint.saved_dtype
+        model.save_pretrained(folder, state_dict=state)
+    finally:
+        for key, value in in_memory.items():
+            setattr(config, key, value)
+    checkpoint.tokenizer.save_pretrained(folder)
+    (folder / CHECKPOINT_FILE).write_text(provenance.as_json() + "\n", encoding="utf-8")

@@ -1,0 +1,48 @@
+"""Where tensors live and how many threads compute: --device, --threads."""
+
+import os
+
+import torch
+
+from mltools.errors import UsageError
+
+NARROW = 512
+"""Up to this width, one thread is faster than several on a busy machine: the products are too small to share."""
+
+
+def find_device(name: str) -> torch.device:
+    """Turn `auto`, `cpu`, `cuda[:i]` or `mps` into a device. `auto` is CUDA if there is one, else CPU, never MPS.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f'--device "{name}": write auto, cpu, cuda, cuda:0 or mps') from None
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(device.type, False):
+        raise UsageError(f"--device {name}: there is none here")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {name}: there are {torch.cuda.device_count()} here")
+    return device
+
+
+def set_threads(threads: int | None, width: int) -> int:
+    """Set torch's threads and say how many: the option, else OMP_NUM_THREADS, else 1 for narrow models.
+
+    The count is decided by what is asked and by the model, never by the load of the machine, so that a run
+    can be repeated to the byte.
+
+    Args:
+        threads: the option, if given.
+        width: hidden width of the model.
+    """
+    if threads is None:
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = int(given) if given.isdigit() and int(given) else 1 if width <= NARROW else min(cores, 8)
+    torch.set_num_threads(threads)
+    return threads

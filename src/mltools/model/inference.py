@@ -1,0 +1,334 @@
+"""Running a classifier, whole or in pieces: batches, recorded blocks, replayed blocks, the tail (DESIGN §5).
+
+Rows are always padded on the right by ourselves and pooled by the attention mask, so a row's result does
+not depend on its batch, on the tokenizer's padding side, or on what the padding token is.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mltools.errors import CheckpointError
+from mltools.model.blocks import BlockStack, first_tensor
+
+Pooling = Literal["first", "last", "all"]
+Logits = NDArray[np.float32]
+
+CPU_TOKENS = 2048
+"""Tokens in an automatic batch on a CPU: enough for full speed, small enough for its caches."""
+ACCELERATOR_TOKENS = 32768
+TIE = 1e-5
+"""Two logits nearer than this are a tie: rounding could swap them."""
+CHECK_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows padded on the right: `ids` and `mask` are (batch, length); `rows` are positions in the input."""
+
+    rows: NDArray[np.int64]
+    ids: Tensor
+    mask: Tensor
+
+    @property
+    def last(self) -> Tensor:
+        """Position of each row's last real token, (batch,)."""
+        return last_real(self.mask)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def last_real(mask: Tensor) -> Tensor:
+    """Give the position of the last 1 in each row of a mask (batch, length), whichever side is padded."""
+    length = mask.shape[1]
+    return length - 1 - mask.flip(1).to(torch.int8).argmax(dim=1)
+
+
+class Encoded:
+    """Token ids of all rows, and how to cut them into batches.
+
+    A row without a token gets one (beginning-of-sequence, else the first special token there is), so that no
+    row is lost.
+    """
+
+    def __init__(self, ids: list[list[int]], pad_id: int, vocabulary: int, empty_id: int) -> None:
+        """Keep the ids of each row; `pad_id` is the tokenizer's padding token."""
+        self.n_empty = sum(not row for row in ids)
+        self.ids = [row or [empty_id] for row in ids]
+        self.lengths = np.array([len(row) for row in self.ids], dtype=np.int64)
+        self._vocabulary = vocabulary
+        self._pad_id = pad_id
+        self._pad_is_text = any(pad_id in row for row in self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, rows: Sequence[int] | NDArray[np.int64], device: torch.device) -> Batch:
+        """Pad the given rows on the right into one batch."""
+        chosen = [self.ids[i] for i in rows]
+        length = max(map(len, chosen))
+        pad = self.pad_for(chosen)
+        ids = torch.full((len(chosen), length), pad, dtype=torch.long)
+        mask = torch.zeros((len(chosen), length), dtype=torch.long)
+        for i, row in enumerate(chosen):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = 1
+        return Batch(np.asarray(rows, dtype=np.int64), ids.to(device), mask.to(device))
+
+    def pad_for(self, chosen: Sequence[Sequence[int]]) -> int:
+        """Choose a padding id that no real token of these rows has, since decoder heads look for it."""
+        if not self._pad_is_text:
+            return self._pad_id
+        used = {token for row in chosen for token in row}
+        if self._pad_id not in used:
+            return self._pad_id
+        free = next((token for token in range(self._vocabulary) if token not in used), None)
+        if free is None:
+            raise CheckpointError("a batch uses every token of the vocabulary; use a smaller --batch-size")
+        return free
+
+    def batches(self, rows: NDArray[np.int64], batch_size: int | None, device: torch.device) -> Iterator[Batch]:
+        """Yield batches of rows of like length, longest first.
+
+        Args:
+            rows: positions of the rows wanted.
+            batch_size: rows in a batch; None fills batches by tokens.
+            device: where the batches go.
+        """
+        order = rows[np.argsort(-self.lengths[rows], kind="stable")]
+        start = 0
+        while start < len(order):
+            size = batch_size or max(1, token_budget(device) // int(self.lengths[order[start]]))
+            yield self.batch(order[start : start + size], device)
+            start += size
+
+
+def token_budget(device: torch.device) -> int:
+    """Tokens in an automatic batch on a device."""
+    return CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
+
+
+@dataclass
+class Recording:
+    """One ordinary pass: the states before each block and after the last, and how each block was called.
+
+    `states[l]` is (batch, length, width), 0 the embeddings. `calls[l - 1]` is block l's positional and keyword
+    arguments, hidden states left out; `outputs` is what the blocks returned besides.
+    """
+
+    batch: Batch
+    states: list[Tensor]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    templates: list[Any]
+
+
+class Runner:
+    """A classifier that can be run whole, block by block, and from the last block on.
+
+    Counts `applications`: one block applied to one row is 1.
+    """
+
+    def __init__(self, model: nn.Module, stack: BlockStack, pad_attribute: Any) -> None:
+        """Wrap a model; `pad_attribute` is the configuration whose `pad_token_id` decoder heads read."""
+        self.model = model
+        self.stack = stack
+        self.config = pad_attribute
+        self.applications = 0
+        self.passes = 0
+        self.device = next(model.parameters()).device
+        self.pooling: Pooling = self._find_pooling()
+
+    @contextlib.contextmanager
+    def padding(self, batch: Batch) -> Iterator[None]:
+        """Let decoder heads see this batch's padding id while it runs."""
+        before = self.config.pad_token_id
+        padded = batch.ids[batch.mask == 0]
+        if len(padded):
+            self.config.pad_token_id = int(padded[0])
+        elif bool((batch.ids == before).any()):
+            self.config.pad_token_id = -1  # a real token must not be taken for padding
+        try:
+            yield
+        finally:
+            self.config.pad_token_id = before
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run the whole model: logits (batch, classes), with gradients where they are on."""
+        self._count(len(batch) * len(self.stack))
+        self.passes += 1
+        with self.padding(batch):
+            logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        return logits
+
+    def record(self, batch: Batch, hooks: Sequence[Any] = ()) -> Recording:
+        """Run the whole model once and keep all that is needed to replay any block on this batch."""
+        states: list[Tensor] = []
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        templates: list[Any] = []
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden, rest, named = _split_call(args, kwargs)
+            states.append(hidden)
+            calls.append((rest, named))
+
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            templates.append(_without_states(output))
+            if len(templates) == len(self.stack):
+                states.append(first_tensor(output))
+
+        handles = [m.register_forward_pre_hook(before, with_kwargs=True) for m in self.stack.modules]
+        handles += [m.register_forward_hook(after) for m in self.stack.modules]
+        try:
+            self.forward(batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return Recording(batch, states, calls, templates)
+
+    def apply(self, recording: Recording, layer: int, states: Tensor, block: nn.Module | None = None) -> Tensor:
+        """Apply block `layer` (or another model's block in its place) as it was called on this batch.
+
+        Args:
+            recording: the pass that tells how the block is called.
+            layer: from 1.
+            states: (batch, length, width).
+            block: another module to run in the block's place.
+        """
+        rest, named = recording.calls[layer - 1]
+        self._count(len(states))
+        module = block if block is not None else self.stack.modules[layer - 1]
+        return first_tensor(_call(module, states, rest, named))
+
+    def tail(self, recording: Recording, states: Tensor) -> Tensor:
+        """Run what comes after the last block on states (batch, length, width): logits (batch, classes)."""
+        if self.pooling == "all":
+            return self._tail(recording.batch, states, recording.templates[-1])
+        pooled = self.pool(recording.batch, states).unsqueeze(1)
+        ids = torch.full((len(pooled), 1), self._real_id(), device=self.device)
+        single = Batch(recording.batch.rows, ids, torch.ones_like(ids))
+        return self._tail(single, pooled, recording.templates[-1])
+
+    def pool(self, batch: Batch, states: Tensor) -> Tensor:
+        """Take the state of each row's pooled position: (batch, length, width) to (batch, width).
+
+        Raises:
+            CheckpointError: the head reads every position, so there is no pooled one.
+        """
+        if self.pooling == "first":
+            return states[:, 0]
+        if self.pooling == "last":
+            return states[torch.arange(len(states), device=states.device), batch.last]
+        raise CheckpointError("the classification head reads all positions, not one; there is no pooled position")
+
+    def _count(self, applications: int) -> None:
+        self.applications += applications
+
+    def _real_id(self) -> int:
+        return 1 if self.config.pad_token_id == 0 else 0
+
+    def _tail(self, batch: Batch, states: Tensor, template: Any) -> Tensor:
+        handed_on = states if template is None else (states, *template)
+        blocks = list(self.stack.modules)
+        for block in blocks:
+            block.forward = lambda *_, **__: handed_on
+        try:
+            with self.padding(batch):
+                logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+            return logits
+        finally:
+            for block in blocks:
+                del block.forward
+
+    @torch.inference_mode()
+    def _find_pooling(self) -> Pooling:
+        """Find the position that the head reads by changing the states at all others.
+
+        A row of four real tokens; if the logits stay the same when all positions but one change, that one is it.
+        """
+        ids = torch.full((1, 4), self._real_id(), device=self.device)
+        batch = Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids))
+        was_training = self.model.training
+        self.model.eval()
+        recording = self.record(batch)
+        self.applications = self.passes = 0
+        states, template = recording.states[-1].clone(), recording.templates[-1]
+        before = self._tail(batch, states, template)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(states.shape, generator=generator).to(states)
+        result: Pooling = "all"
+        for position, name in ((0, "first"), (3, "last")):
+            changed = states + noise
+            changed[:, position] = states[:, position]
+            if torch.allclose(self._tail(batch, changed, template), before, rtol=1e-4, atol=1e-5):
+                result = "first" if name == "first" else "last"
+        self.model.train(was_training)
+        return result
+
+
+def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    if args:
+        return args[0], args[1:], dict(kwargs)
+    named = dict(kwargs)
+    return named.pop("hidden_states"), (), named
+
+
+def _call(module: nn.Module, states: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return module(states, *rest, **named)
+
+
+def _without_states(output: Any) -> Any:
+    """What a block returned besides hidden states: None for a bare tensor, else the rest of its tuple."""
+    return tuple(output[1:]) if isinstance(output, tuple) else None
+
+
+@torch.inference_mode()
+def predict(runner: Runner, encoded: Encoded, rows: NDArray[np.int64], batch_size: int | None) -> Logits:
+    """Run the model in eval mode: logits (rows, classes), float32, in the order of `rows`."""
+    was_training = runner.model.training
+    runner.model.eval()
+    place = {int(row): i for i, row in enumerate(rows)}
+    result: Logits | None = None
+    for batch in encoded.batches(rows, batch_size, runner.device):
+        logits = runner.forward(batch).float().cpu().numpy()
+        if result is None:
+            result = np.empty((len(rows), logits.shape[1]), dtype=np.float32)
+        result[[place[int(row)] for row in batch.rows]] = logits
+    runner.model.train(was_training)
+    assert result is not None, "predict needs at least one row"
+    return result
+
+
+@torch.inference_mode()
+def self_check(runner: Runner, encoded: Encoded) -> None:
+    """Check on the shortest and the longest row that a row alone and in a padded batch gives the same logits.
+
+    Raises:
+        CheckpointError: it does not; results would depend on the batch.
+    """
+    rows = np.unique([int(encoded.lengths.argmin()), int(encoded.lengths.argmax())])
+    together = predict(runner, encoded, rows, len(rows))
+    alone = np.concatenate([predict(runner, encoded, rows[i : i + 1], 1) for i in range(len(rows))])
+    recording = runner.record(encoded.batch(rows, runner.device))
+    replayed = runner.tail(recording, recording.states[-1]).float().cpu().numpy()
+    scale = max(1.0, float(np.abs(alone).max()))
+    for name, other in (("batched", together), ("replayed", replayed)):
+        gap = float(np.abs(other - alone).max())
+        if not gap <= CHECK_TOLERANCE * scale:
+            raise CheckpointError(
+                f"self-check failed: a row's logits alone and {name} differ by {gap:.3g}; results of this model "
+                "would depend on the batch (run in float32; report the architecture if it persists)"
+            )
+
+
+def predictions(logits: Logits) -> tuple[NDArray[np.int64], int]:
+    """Take the arg max of each row of logits, and count the rows whose two best logits tie."""
+    top = np.partition(logits, -2, axis=1) if logits.shape[1] > 1 else logits
+    ties = int((top[:, -1] - top[:, -2] < TIE).sum()) if logits.shape[1] > 1 else 0
+    return logits.argmax(axis=1).astype(np.int64), ties

@@ -1,0 +1,1 @@
+"""One module per command, each with a typed function of the command's name."""

@@ -1,0 +1,230 @@
+"""Put windows of CLEAN's blocks into NOISY and measure how much memorisation that undoes (§3.1, §4.1).
+
+No weight is copied. All windows are walked as one tree: windows that agree up to a layer share the states up
+to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a row instead of L·L(L+1)/2.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mltools.config import SwapConfig
+from mltools.errors import RowsError
+from mltools.io.provenance import Provenance
+from mltools.io.records import WindowRecord
+from mltools.io.rows import Examples
+from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint, target_indices
+from mltools.model.inference import TIE, Encoded, Recording, self_check
+from mltools.windows import Window, all_windows
+
+Progress = Callable[[Iterator[int], int], Iterator[int]]
+
+
+@dataclass
+class SwapResult:
+    """Predictions of every row under every window, and what they cost.
+
+    `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits.
+    """
+
+    windows: list[Window]
+    predicted: NDArray[np.int16]
+    margin: NDArray[np.float32]
+    applications: int = 0
+    layers: int = 0
+    rows: int = 0
+    labels: list[str] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls) -> "SwapResult":
+        """Give a result for `swap` to fill."""
+        return cls([], np.empty((0, 0), np.int16), np.empty((0, 0), np.float32))
+
+
+def swap(
+    noisy: Checkpoint,
+    clean: Checkpoint,
+    examples: Examples,
+    windows: Sequence[Window] = (),
+    config: SwapConfig = SwapConfig(),  # noqa: B008
+    progress: Progress | None = None,
+    result: SwapResult | None = None,
+) -> Iterator[WindowRecord]:
+    """Measure each window: blocks of the window from `clean`, all else from `noisy`.
+
+    Args:
+        noisy: θ_M2, trained on the perturbed labels.
+        clean: θ_O, of the same shape, classes and tokenizer.
+        examples: the training rows, with noisy ones among them.
+        windows: which windows; none means all.
+        config: batch size and longest row.
+        progress: wraps the batches, to show progress.
+        result: filled with per-row predictions and the cost.
+
+    Yields:
+        One record a window, in the given order. Accuracies are against `label`.
+
+    Raises:
+        CheckpointError: the checkpoints do not fit each other.
+        RowsError: no noisy or no clean rows, or a label that is no class of the checkpoints.
+    """
+    check_same(noisy, clean)
+    examples.require_noisy()
+    windows = list(windows) or all_windows(noisy.n_layers)
+    label = target_indices(examples.labels, noisy.labels, examples)
+    original = target_indices(examples.original_labels, noisy.labels, examples)
+    encoded = noisy.encode(examples, config.max_length)
+    self_check(noisy.runner, encoded)
+    result = result if result is not None else SwapResult.empty()
+    run_windows(noisy, clean, encoded, windows, config.batch_size, progress, result)
+    full = Window(tuple(range(1, noisy.n_layers + 1)))
+    is_noisy = np.array(examples.noisy)
+    errors = {w: 1 - _share(result.predicted[i, is_noisy] == label[is_noisy]) for i, w in enumerate(windows)}
+    for i, window in enumerate(windows):
+        predicted = result.predicted[i]
+        yield WindowRecord(
+            tool="swap",
+            start=window.start,
+            end=window.end,
+            width=window.width,
+            layers=noisy.n_layers,
+            window=str(window),
+            part="all",
+            n_noisy=int(is_noisy.sum()),
+            noisy_accuracy=1 - errors[window],
+            memorisation_error=errors[window],
+            memorisation_error_scaled=scaled(errors[window], errors.get(full)),
+            n_clean=int((~is_noisy).sum()),
+            clean_accuracy=_share(predicted[~is_noisy] == label[~is_noisy]),
+            reverted=_share(predicted[is_noisy] == original[is_noisy]),
+            n_ties=int((result.margin[i] < TIE).sum()),
+        )
+
+
+def _share(hits: NDArray[np.bool_]) -> float:
+    return float(hits.sum()) / len(hits)
+
+
+def scaled(error: float, full: float | None) -> float | None:
+    """Divide a window's error by the full window's; None if that is unknown or 0."""
+    return error / full if full else None
+
+
+@torch.inference_mode()
+def run_windows(
+    noisy: Checkpoint,
+    clean: Checkpoint,
+    encoded: Encoded,
+    windows: Sequence[Window],
+    batch_size: int | None,
+    progress: Progress | None,
+    result: SwapResult,
+) -> None:
+    """Predict every row under every window; fills `result`."""
+    shape = (len(windows), len(encoded))
+    result.windows, result.labels = list(windows), noisy.labels
+    result.predicted, result.margin = np.zeros(shape, np.int16), np.zeros(shape, np.float32)
+    result.layers, result.rows = noisy.n_layers, len(encoded)
+    noisy.runner.applications = 0
+    done = _predict_batches(noisy, clean, encoded, windows, batch_size, result)
+    for _ in progress(done, len(encoded)) if progress else done:
+        pass
+    result.applications = noisy.runner.applications
+
+
+def _predict_batches(
+    noisy: Checkpoint,
+    clean: Checkpoint,
+    encoded: Encoded,
+    windows: Sequence[Window],
+    batch_size: int | None,
+    result: SwapResult,
+) -> Iterator[int]:
+    runner = noisy.runner
+    for batch in encoded.batches(np.arange(len(encoded)), batch_size, runner.device):
+        recording = runner.record(batch)
+        walk = _Walk(noisy, clean, recording)
+        for window, states in walk.leaves(windows):
+            best = runner.tail(recording, states).float().topk(min(2, len(noisy.labels)), dim=1)
+            row = windows.index(window)
+            result.predicted[row, batch.rows] = best.indices[:, 0].cpu().numpy()
+            result.margin[row, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
+        yield from (int(row) for row in batch.rows)
+
+
+@dataclass
+class _Walk:
+    """Walks the tree of windows for one batch, depth first, holding one state a layer at most."""
+
+    noisy: Checkpoint
+    clean: Checkpoint
+    recording: Recording
+
+    def leaves(self, windows: Sequence[Window]) -> Iterator[tuple[Window, Tensor]]:
+        """Yield (window, states after the last block) of each window."""
+        members = [(window, frozenset(window.layers)) for window in windows]
+        yield from self._below(1, self.recording.states[0], members, pristine=True)
+
+    def _below(
+        self, layer: int, states: Tensor, members: list[tuple[Window, frozenset[int]]], *, pristine: bool
+    ) -> Iterator[tuple[Window, Tensor]]:
+        """Apply block `layer` of each model that some window wants; `pristine`: all blocks so far NOISY's."""
+        if layer > self.noisy.n_layers:
+            yield from ((window, states) for window, _ in members)
+            return
+        swapped = [member for member in members if layer in member[1]]
+        kept = [member for member in members if layer not in member[1]]
+        if kept:
+            after = self.recording.states[layer] if pristine else self._apply(layer, states, self.noisy)
+            yield from self._below(layer + 1, after, kept, pristine=pristine)
+        if swapped:
+            after = self._apply(layer, states, self.clean)
+            yield from self._below(layer + 1, after, swapped, pristine=False)
+
+    def _apply(self, layer: int, states: Tensor, source: Checkpoint) -> Tensor:
+        return self.noisy.runner.apply(self.recording, layer, states, source.stack.modules[layer - 1])
+
+
+def write_mixed(noisy: Checkpoint, clean: Checkpoint, window: Window, path: Path, provenance: Provenance) -> None:
+    """Write NOISY with the window's blocks from CLEAN as a checkpoint that stock classes load.
+
+    Weights keep NOISY's stored type. `noisy` holds CLEAN's blocks afterwards.
+    """
+    with torch.no_grad():
+        for layer in window.layers:
+            target, source = noisy.stack.modules[layer - 1], clean.stack.modules[layer - 1]
+            target.load_state_dict(source.state_dict())
+    save_checkpoint(noisy, path, provenance)
+
+
+def write_per_row(path: Path, result: SwapResult, examples: Examples, provenance: Provenance) -> None:
+    """Write one Parquet row for each (row, window): id, window, prediction, margin, and what it amounts to."""
+    import polars as pl
+
+    from mltools.io.atomic import atomic_file
+    from mltools.io.provenance import KEY
+
+    n = len(result.windows)
+    names = np.array(result.labels)
+    ids = examples.ids if len({type(i) for i in examples.ids}) == 1 else [str(i) for i in examples.ids]
+    label, original = ([str(x) for x in column] for column in (examples.labels, examples.original_labels))
+    frame = pl.DataFrame(
+        {
+            "id": np.repeat(np.array(ids, dtype=object), n).tolist(),
+            "window": [str(w) for w in result.windows] * len(ids),
+            "label": np.repeat(np.array(label, dtype=object), n).tolist(),
+            "original_label": np.repeat(np.array(original, dtype=object), n).tolist(),
+            "noisy": np.repeat(np.array(examples.noisy), n),
+            "predicted": names[result.predicted.T.reshape(-1)].tolist(),
+            "margin": result.margin.T.reshape(-1),
+        }
+    )
+    if path.suffix != ".parquet":
+        raise RowsError(f"--per-row {path}: a Parquet file is written; give it a name that ends in .parquet")
+    with atomic_file(path) as temporary:
+        frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})

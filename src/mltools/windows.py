@@ -1,0 +1,144 @@
+"""Layer lists and windows, and the layer score that a sweep of windows gives (§4.1).
+
+Layers count from 1 to L, both ends of a range included, as in `cut -f`; 0 is the embeddings.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mltools.errors import UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Window:
+    """A set of layers, ascending and from 1. Contiguous in sweeps; any set where a person names it."""
+
+    layers: tuple[int, ...]
+
+    @property
+    def start(self) -> int:
+        """The lowest layer."""
+        return self.layers[0]
+
+    @property
+    def end(self) -> int:
+        """The highest layer."""
+        return self.layers[-1]
+
+    @property
+    def width(self) -> int:
+        """How many layers it holds."""
+        return len(self.layers)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether no layer between the ends is left out."""
+        return self.width == self.end - self.start + 1
+
+    def __str__(self) -> str:
+        return format_layers(self.layers)
+
+
+def parse_layers(text: str, n_layers: int | None = None) -> tuple[int, ...]:
+    """Read a layer list such as `3`, `2-4` or `1,4,7-8`.
+
+    Args:
+        text: the list; spaces are ignored.
+        n_layers: the number of layers L, where known; layers must then lie in 1..L.
+
+    Returns:
+        The layers, ascending, each once.
+
+    Raises:
+        UsageError: not a layer list, a falling range, or a layer outside 1..L.
+    """
+    layers: set[int] = set()
+    for item in text.replace(" ", "").split(","):
+        first, dash, last = item.partition("-")
+        if not _is_number(first) or (dash and not _is_number(last)):
+            raise UsageError(f'"{text}" is no layer list; write 3, 2-4 or 1,4,7-8 (layers count from 1)')
+        low, high = int(first), int(last or first)
+        if low > high:
+            raise UsageError(f'layer range "{item}" falls; write {high}-{low}')
+        if low < 1 or (n_layers is not None and high > n_layers):
+            top = n_layers if n_layers is not None else "L"
+            raise UsageError(f'layers "{item}" outside 1-{top} (layers count from 1; 0 is the embeddings)')
+        layers.update(range(low, high + 1))
+    return tuple(sorted(layers))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 4
+
+
+def format_layers(layers: Sequence[int]) -> str:
+    """Write layers as the shortest layer list: (1, 4, 7, 8) as `1,4,7-8`."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
+    """List every window of consecutive layers by start, then end: L(L+1)/2, or L-width+1 of one width."""
+    if n_layers < 1:
+        raise UsageError(f"{n_layers} layers: at least 1 is needed")
+    if width is not None and not 1 <= width <= n_layers:
+        raise UsageError(f"width {width} outside 1-{n_layers}")
+    return [
+        Window(tuple(range(start, end + 1)))
+        for start in range(1, n_layers + 1)
+        for end in range(start, n_layers + 1)
+        if width is None or end - start + 1 == width
+    ]
+
+
+def parse_windows(lists: Iterable[str], n_layers: int) -> list[Window]:
+    """Turn `--layers` options into windows; none given means every window."""
+    windows = [Window(parse_layers(text, n_layers)) for text in lists]
+    return list(dict.fromkeys(windows)) or all_windows(n_layers)
+
+
+def window_means(errors: Mapping[Window, float], n_layers: int) -> dict[tuple[int, int], float]:
+    """Average, for each (width, layer), the error over windows of that width that hold the layer.
+
+    This is the heat map of Figure 3: one row a width, one column a layer.
+
+    Args:
+        errors: one value a contiguous window.
+        n_layers: the number of layers L.
+
+    Returns:
+        (width, layer) to mean, for the widths that occur.
+
+    Raises:
+        UsageError: a width that occurs lacks some of its windows, so that layers could not be compared.
+    """
+    widths = sorted({window.width for window in errors})
+    for width in widths:
+        missing = [w for w in all_windows(n_layers, width) if w not in errors]
+        if missing:
+            raise UsageError(
+                f"{len(missing)} of {n_layers - width + 1} windows of width {width} are missing "
+                f"(first: {missing[0]}); run them, or leave width {width} out"
+            )
+    sums: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for window, error in errors.items():
+        for layer in window.layers:
+            sums[window.width, layer].append(error)
+    return {key: sum(values) / len(values) for key, values in sums.items()}
+
+
+def layer_scores(errors: Mapping[Window, float], n_layers: int) -> list[float]:
+    """Score each layer 1..L: the mean over widths of its window means (column means of Figure 3).
+
+    Raises:
+        UsageError: as `window_means`.
+    """
+    means = window_means(errors, n_layers)
+    widths = sorted({width for width, _ in means})
+    return [sum(means[width, layer] for width in widths) / len(widths) for layer in range(1, n_layers + 1)]
