@@ -28,17 +28,27 @@ def _no_color(value: bool) -> bool:
 
 
 # -- arguments ----------------------------------------------------------------------------------------
-Rows = Annotated[str | None, typer.Argument(metavar="[ROWS]", help="Rows: JSONL or Parquet, .gz or .zst too; - is stdin.")]
+Rows = Annotated[
+    str | None, typer.Argument(metavar="[ROWS]", help="Rows: JSONL or Parquet, .gz or .zst too; - is stdin.")
+]
 NoisyArg = Annotated[str, typer.Argument(metavar="NOISY", help="Checkpoint trained on the perturbed labels.")]
-CleanArg = Annotated[str, typer.Argument(metavar="CLEAN", help="Checkpoint of the same seed trained on the original labels.")]
-PretrainedArg = Annotated[str, typer.Argument(metavar="PRETRAINED", help="Pre-trained model: a folder or hub repository.")]
-Records = Annotated[list[str] | None, typer.Argument(metavar="[RECORDS]...", help="Files of records; - or none is stdin.")]
+CleanArg = Annotated[
+    str, typer.Argument(metavar="CLEAN", help="Checkpoint of the same seed trained on the original labels.")
+]
+PretrainedArg = Annotated[
+    str, typer.Argument(metavar="PRETRAINED", help="Pre-trained model: a folder or hub repository.")
+]
+Records = Annotated[
+    list[str] | None, typer.Argument(metavar="[RECORDS]...", help="Files of records; - or none is stdin.")
+]
 LayersArg = Annotated[int, typer.Argument(metavar="LAYERS", help="Number of layers of the model.")]
 
 # -- what to do ---------------------------------------------------------------------------------------
 Layers = Annotated[
     list[str] | None,
-    typer.Option("--layers", metavar="LIST", help="Window as a layer list, e.g. 2-4; repeatable. Default: every window."),
+    typer.Option(
+        "--layers", metavar="LIST", help="Window as a layer list, e.g. 2-4; repeatable. Default: every window."
+    ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of everything random. [default: 1]")]
 PresetOpt = Annotated[
@@ -51,7 +61,9 @@ Tag = Annotated[
 ]
 By = Annotated[
     str | None,
-    typer.Option("--by", metavar="COL[,COL]", help="Group by these columns and average runs in a group. Default: all tags."),
+    typer.Option(
+        "--by", metavar="COL[,COL]", help="Group by these columns and average runs in a group. Default: all tags."
+    ),
 ]
 
 # -- how rows are read --------------------------------------------------------------------------------
@@ -83,7 +95,8 @@ Threads = Annotated[
     typer.Option("--threads", metavar="N", min=1, help="CPU threads. [default: OMP_NUM_THREADS, else by model width]"),
 ]
 Blocks = Annotated[
-    str | None, typer.Option("--blocks", metavar="PATH", help="Module path of the blocks, if the model has several lists.")
+    str | None,
+    typer.Option("--blocks", metavar="PATH", help="Module path of the blocks, if the model has several lists."),
 ]
 DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Print the work items and their cost; run nothing.")]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import typer
 
 from mltools import __version__, console
-from mltools.cli.app import app
 from mltools.cli import finetune, mcog, perturb, swap, windows  # noqa: F401  each adds its command to `app`
+from mltools.cli.app import app
 from mltools.errors import MltoolsError, NotFoundError, ResourceError
 from mltools.signals import Terminated, raise_on_sigterm
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = app(args=arguments, prog_name="mltools", standalone_mode=False)
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001  every way out of the program is decided here
+    except BaseException as error:
         if "--debug" in arguments and not isinstance(error, SystemExit):
             raise
         return _status(error)

@@ -54,7 +54,9 @@ def finetune(
     ] = None,
     clip_scope: Annotated[
         str | None,
-        typer.Option("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"),
+        typer.Option(
+            "--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"
+        ),
     ] = None,
     memorised_at: Annotated[
         float | None,
@@ -62,12 +64,16 @@ def finetune(
     ] = None,
     memorised_metric: Annotated[
         str | None,
-        typer.Option("--memorised-metric", metavar="NAME", help="accuracy (above), macro-f1 (reached). [default: accuracy]"),
+        typer.Option(
+            "--memorised-metric", metavar="NAME", help="accuracy (above), macro-f1 (reached). [default: accuracy]"
+        ),
     ] = None,
     evaluate: Annotated[
         str | None,
         typer.Option(
-            "--evaluate", metavar="WHEN", help="Measure training rows until memorised, always, or last. [default: memorised]"
+            "--evaluate",
+            metavar="WHEN",
+            help="Measure training rows until memorised, always, or last. [default: memorised]",
         ),
     ] = None,
     frozen_dropout: Annotated[
@@ -76,7 +82,9 @@ def finetune(
     validation: Annotated[
         str | None, typer.Option("--validation", metavar="ROWS", help="Rows to measure after each epoch.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a stopped run for DIR was; same bytes.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a stopped run for DIR was; same bytes.")
+    ] = False,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
@@ -130,9 +138,9 @@ def finetune(
         check_output(out, force=force)
     source = job.rows_source(rows)
 
+    from mltools.io.provenance import folder_digest
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import locate
-    from mltools.io.provenance import folder_digest
     from mltools.tools.finetune import finetune as tool
 
     columns = job.columns(text, label, separator, label_type)

@@ -1,7 +1,6 @@
 """What the commands share: reading common options, the record writer, provenance and the summary line."""
 
 import contextlib
-import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mltools import console
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, check_output
-from mltools.io.provenance import Provenance
+from mltools.io.provenance import Provenance, plain
 from mltools.io.records import RecordWriter
 from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
 from mltools.options import one_of, parse_names, parse_tags
@@ -93,7 +92,7 @@ class Job:
     @property
     def provenance(self) -> Provenance:
         """How the outputs of this run are made."""
-        settings = dataclasses.asdict(self.settings) if dataclasses.is_dataclass(self.settings) else self.settings
+        settings: dict[str, Any] = plain(self.settings)
         return Provenance(self.tool, settings, settings.get("seed"), dict(self.inputs), command_line())
 
     @contextlib.contextmanager

@@ -24,7 +24,8 @@ def swap(
     rows: options.Rows = None,
     layers: options.Layers = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="DIR", help="Write the mixed checkpoint of the one --layers window.")
+        Path | None,
+        typer.Option("--write", metavar="DIR", help="Write the mixed checkpoint of the one --layers window."),
     ] = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,

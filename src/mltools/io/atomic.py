@@ -47,7 +47,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync_file(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         _sync_folder(path.absolute().parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -72,14 +72,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def _replace_folder(new: Path, path: Path) -> None:
     if not path.exists():
-        os.rename(new, path)
+        new.rename(path)
         return
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
-    os.rename(path, old)
+    path.rename(old)
     try:
-        os.rename(new, path)
+        new.rename(path)
     except OSError:
-        os.rename(old, path)
+        old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
@@ -111,7 +111,7 @@ def _umask() -> int:
 
 
 def _sync_file(path: Path) -> None:
-    os.chmod(path, 0o666 & ~_umask())
+    path.chmod(0o666 & ~_umask())
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

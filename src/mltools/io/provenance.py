@@ -45,9 +45,7 @@ class Provenance:
 
     def as_json(self) -> str:
         """Give canonical JSON: sorted keys, no spaces, no NaN."""
-        return json.dumps(
-            self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
-        )
+        return json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def plain(value: Any) -> Any:

@@ -83,7 +83,7 @@ class Source:
             return self._reader.sha256.hexdigest()
         if self._digest is None:
             with self._open_raw() as raw:
-                self._digest = hashlib.file_digest(raw, "sha256").hexdigest()
+                self._digest = hashlib.file_digest(cast(Any, raw), "sha256").hexdigest()
         return self._digest
 
     def place(self, number: int) -> str:
@@ -123,7 +123,7 @@ def _zstd_error() -> type[Exception]:
     return EOFError
 
 
-def _decompress(stream: io.BufferedReader, name: str) -> BinaryIO:
+def _decompress(stream: Any, name: str) -> BinaryIO:
     if name.endswith(".gz"):
         return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
     if name.endswith(".zst"):
@@ -274,7 +274,7 @@ class LabelReader:
             self._first = (number, kind, value)
         elif kind is not self._first[1]:
             self._other.append((number, value))
-        return int(value) if kind is bool else cast(Label, value)
+        return int(cast(bool, value)) if kind is bool else cast(Label, value)
 
     def check(self) -> None:
         """Raise if the labels read were not all of one type, listing the first lines of another type."""
@@ -311,7 +311,7 @@ class Examples:
 
     def vocabulary(self) -> list[Label]:
         """All labels that occur, before or after perturbation, sorted."""
-        return sorted({*self.labels, *self.original_labels})  # type: ignore[type-var]
+        return sorted({*self.labels, *self.original_labels})
 
     def require_noisy(self) -> None:
         """Raise if no row is noisy, or none is clean."""
@@ -321,7 +321,7 @@ class Examples:
             raise RowsError(f"{self.source.name}: every row is noisy; clean rows are needed too")
 
 
-def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Examples:  # noqa: B008
+def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Examples:
     """Read labelled rows.
 
     `noisy` is the row's own column, else whether `label` differs from `original_label`, else false;
@@ -384,9 +384,7 @@ class _ExampleReader:
             raise RowsError(f"{self.source.name}: no labelled rows")
         ids, texts, labels, originals, noisy = (list(column) for column in zip(*self.rows, strict=True))
         names = class_names(self.source, self.columns.label)
-        return Examples(
-            self.source, ids, texts, labels, originals, noisy, names, self.n_unlabelled, self.columns
-        )
+        return Examples(self.source, ids, texts, labels, originals, noisy, names, self.n_unlabelled, self.columns)
 
 
 class IdReader:

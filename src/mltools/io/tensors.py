@@ -33,7 +33,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise NotFoundError(f"no such file: {path}")
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             yield file
     except SafetensorError as error:
         raise RowsError(f"{path}: not a whole safetensors file ({error})") from None

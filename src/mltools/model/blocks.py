@@ -51,7 +51,7 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
     lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
     if path is not None:
         if path not in lists:
-            raise UsageError(f'--blocks {path}: no such module list (there are: {", ".join(lists) or "none"})')
+            raise UsageError(f"--blocks {path}: no such module list (there are: {', '.join(lists) or 'none'})")
         return BlockStack(path, lists[path])
     same_class = {name: m for name, m in lists.items() if len({type(item) for item in m}) == 1}
     found = {name: m for name, m in same_class.items() if len(m) == n_layers}

@@ -212,7 +212,7 @@ def _check_weights(file: Path, folder: Path, name: str) -> None:
     if not inside and not in_hub_cache:
         raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
     try:
-        with safe_open(file, framework="pt") as tensors:  # type: ignore[no-untyped-call]
+        with safe_open(file, framework="pt") as tensors:
             tensors.keys()
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
@@ -408,9 +408,8 @@ def check_same(noisy: Checkpoint, other: Checkpoint) -> None:
         raise CheckpointError(f"{names} differ in their classes: {noisy.labels} and {other.labels}")
     if differ:
         key = differ[0]
-        raise CheckpointError(
-            f"{names} differ in {len(differ)} weights: {key} is {mine.get(key, 'absent')} and {theirs.get(key, 'absent')}"
-        )
+        shapes = f"{mine.get(key, 'absent')} and {theirs.get(key, 'absent')}"
+        raise CheckpointError(f"{names} differ in {len(differ)} weights: {key} is {shapes}")
     if noisy.stack.path != other.stack.path:
         raise CheckpointError(f"{names} keep their blocks at {noisy.stack.path} and {other.stack.path}")
     check_same_tokenizer(noisy, other)
@@ -458,8 +457,10 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenanc
     """Write a checkpoint's files into a folder that exists."""
     model, config = checkpoint.model, checkpoint.model.config
     in_memory = {key: getattr(config, key, None) for key in checkpoint.saved_settings}
-    state = {key: value.to(checkpoint.saved_dtype) if value.is_floating_point() else value
-             for key, value in model.state_dict().items()}
+    state = {
+        key: value.to(checkpoint.saved_dtype) if value.is_floating_point() else value
+        for key, value in model.state_dict().items()
+    }
     try:
         for key, value in checkpoint.saved_settings.items():
             setattr(config, key, value)

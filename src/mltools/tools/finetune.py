@@ -87,7 +87,7 @@ def finetune(
     pretrained: str,
     examples: Examples,
     out: Path,
-    config: FinetuneConfig = FinetuneConfig(),  # noqa: B008
+    config: FinetuneConfig = FinetuneConfig(),
     *,
     validation: Examples | None = None,
     device: torch.device | None = None,
@@ -184,13 +184,13 @@ class _Run:
         """Load model and rows, and take up a saved state if there is one."""
         if self.state.exists() and not resume:
             if not force:
-                raise UsageError(f"{self.state} holds an unfinished run: go on with --resume, or discard it with --force")
+                raise UsageError(
+                    f"{self.state} holds an unfinished run: go on with --resume, or discard it with --force"
+                )
             shutil.rmtree(self.state)
         set_seed(purpose_seed(self.config.seed, "head") % 2**32)
         names = class_names(self.examples)
-        self.checkpoint = open_checkpoint(
-            self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks
-        )
+        self.checkpoint = open_checkpoint(self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks)
         set_threads(self.threads, self.checkpoint.width)
         self.data = self._data(self.examples, names)
         self.validation_data = self._data(self.validation, names) if self.validation is not None else None
@@ -216,9 +216,7 @@ class _Run:
         everything = list(checkpoint.model.parameters())
         for name, parameter in checkpoint.model.named_parameters():
             parameter.requires_grad_(config.clip_scope == "all" or name in parameters)
-        self.frozen_blocks = [
-            block for layer, block in enumerate(checkpoint.stack.modules, start=1) if layer in frozen
-        ]
+        self.frozen_blocks = [block for layer, block in enumerate(checkpoint.stack.modules, start=1) if layer in frozen]
         schedule = Schedule(
             config.learning_rate, config.epochs, config.batch_size, config.warmup, config.weight_decay, config.clip
         )
@@ -421,4 +419,3 @@ class _Scores:
     def loss(self) -> float:
         logits, targets = torch.from_numpy(self._logits), torch.from_numpy(self._targets)
         return float(cross_entropy_sum(logits.double(), targets)) / len(targets)
-

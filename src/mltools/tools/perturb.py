@@ -67,8 +67,10 @@ def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Coun
     _check(config)
     count = count if count is not None else Count()
     rows = _read(source, columns, count)
-    yield from _stream(rows, source, columns, config, count) if config.stream else _exact(
-        list(rows), source, columns, config, count
+    yield from (
+        _stream(rows, source, columns, config, count)
+        if config.stream
+        else _exact(list(rows), source, columns, config, count)
     )
 
 
@@ -100,14 +102,12 @@ def _read(source: Source, columns: Columns, count: Count) -> Iterator[Row]:
         raise RowsError(f"{source.name}: no rows")
 
 
-def _exact(
-    rows: list[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
-) -> Iterator[Any]:
+def _exact(rows: list[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[Any]:
     if config.top_classes is not None:
         kept = _top_classes([label for *_, label in rows], config.top_classes, source)
         count.left_out = sum(label not in kept for *_, label in rows)
         rows = [row for row in rows if row[3] in kept]
-    classes = sorted({label for *_, label in rows if label is not None})  # type: ignore[type-var]
+    classes = sorted({label for *_, label in rows if label is not None})
     if config.classes is not None:
         classes = _named_classes(config.classes, classes, source)
     if len(classes) < 2:
@@ -119,7 +119,9 @@ def _exact(
         yield mark(row, draw.get(index))
 
 
-def _stream(rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[Any]:
+def _stream(
+    rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
+) -> Iterator[Any]:
     mark, digest = _Marker(columns.label), _keyed_hash(config.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(config.rate)) * 2**64)
@@ -145,7 +147,7 @@ def _named_classes(names: Sequence[str], seen: Sequence[Label], source: Source) 
     """Read --classes as the type that the labels have."""
     as_int = bool(seen) and isinstance(seen[0], int)
     try:
-        classes = sorted({int(name) if as_int else name for name in names})  # type: ignore[type-var]
+        classes = sorted({int(name) if as_int else name for name in names})
     except ValueError:
         raise UsageError(f"--classes: labels of {source.name} are integers; write integers") from None
     outside = [label for label in seen if label not in classes]
@@ -153,7 +155,7 @@ def _named_classes(names: Sequence[str], seen: Sequence[Label], source: Source) 
         raise RowsError(f"{source.name}: label {shown(outside[0])} is not among --classes")
     if len(classes) < 2:
         raise UsageError("--classes: name at least two classes")
-    return classes  # type: ignore[return-value]
+    return classes
 
 
 def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[Label]:
@@ -200,7 +202,7 @@ def _draw_hash(rows: Sequence[Row], classes: Sequence[Label], config: PerturbCon
 
 def _draw_python(rows: Sequence[Row], classes: Sequence[Label], config: PerturbConfig) -> Draw:
     """Draw as the released code does: Python's generator, class by class, then labels in row order."""
-    generator = random.Random(config.seed)  # noqa: S311
+    generator = random.Random(config.seed)
     chosen: set[int] = set()
     for label in classes:
         positions = [index for index, row in enumerate(rows) if row[3] == label]

@@ -51,7 +51,7 @@ def swap(
     clean: Checkpoint,
     examples: Examples,
     windows: Sequence[Window] = (),
-    config: SwapConfig = SwapConfig(),  # noqa: B008
+    config: SwapConfig = SwapConfig(),
     progress: Progress | None = None,
     result: SwapResult | None = None,
 ) -> Iterator[WindowRecord]:

@@ -1,0 +1,201 @@
+"""Fixtures: tiny models of twelve architectures, toy rows, and the program run in this process."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+from mltools.cli import main
+
+CONFORMANCE = Path(__file__).parent / "conformance"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+LABELS = ("ABBR", "HUM", "LOC", "NUM")
+WORDS = "who what when where why how is was the a of in many tall old river king city year name long far letter".split()
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_PARAMETERS = 200_000
+
+SIZES = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 64}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": {"num_hidden_layers": 4, **SIZES},
+    "roberta": {"num_hidden_layers": 4, **SIZES},
+    "distilbert": {"n_layers": 4, "dim": 32, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 64},
+    "electra": {"num_hidden_layers": 4, "embedding_size": 16, **SIZES},
+    "deberta-v2": {
+        "num_hidden_layers": 4,
+        "relative_attention": True,
+        "position_buckets": 8,
+        "pos_att_type": ["p2c", "c2p"],
+        **SIZES,
+    },
+    "modernbert": {"num_hidden_layers": 4, "global_attn_every_n_layers": 2, "local_attention": 8, **SIZES},
+    "gpt2": {"n_layer": 4, "n_embd": 32, "n_head": 4, "n_positions": 64},
+    "opt": {
+        "num_hidden_layers": 4,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "ffn_dim": 48,
+        "max_position_embeddings": 64,
+        "word_embed_proj_dim": 32,
+    },
+    "gpt_neo": {
+        "num_layers": 4,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "intermediate_size": 48,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 4,
+        "max_position_embeddings": 64,
+    },
+    "gpt_neox": {"num_hidden_layers": 4, **SIZES},
+    "llama": {"num_hidden_layers": 4, "num_key_value_heads": 2, **SIZES},
+    "qwen2": {"num_hidden_layers": 4, "num_key_value_heads": 2, **SIZES},
+}
+DECODERS = ("gpt2", "opt", "gpt_neo", "gpt_neox", "llama", "qwen2")
+
+
+def make_tokenizer(padding_side: str = "right") -> Any:
+    """A word-level tokenizer: [CLS] words [SEP]."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        padding_side=padding_side,
+        model_max_length=64,
+    )
+
+
+def save_tiny(
+    folder: Path,
+    architecture: str,
+    seed: int = 0,
+    labels: Sequence[str] = LABELS,
+    padding_side: str = "right",
+    dropout: bool = True,
+    **changes: Any,
+) -> Path:
+    """Save a tiny random classifier, larger weights than usual so that layers matter."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=len(SPECIAL) + len(WORDS),
+        num_labels=len(labels),
+        initializer_range=0.2,
+        problem_type="single_label_classification",
+        **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, **names, **ARCHITECTURES[architecture], **changes},
+    )
+    if not dropout:
+        for key in list(config.to_dict()):
+            if "drop" in key and isinstance(getattr(config, key), float):
+                setattr(config, key, 0.0)
+    torch.manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_config(config)
+    assert sum(p.numel() for p in model.parameters()) < MAX_PARAMETERS
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.2)
+    model.save_pretrained(folder)
+    make_tokenizer(padding_side).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Give a function (architecture, seed, **changes) -> checkpoint folder, made once a session. Never write into it."""
+    made: dict[str, Path] = {}
+
+    def build(architecture: str = "bert", seed: int = 0, **changes: Any) -> Path:
+        key = json.dumps([architecture, seed, changes], sort_keys=True, default=str)
+        if key not in made:
+            made[key] = save_tiny(tmp_path_factory.mktemp(architecture) / "model", architecture, seed, **changes)
+        return made[key]
+
+    return build
+
+
+def toy_rows(n: int = 48, labels: Sequence[str] = LABELS, noise_every: int = 5) -> list[dict[str, Any]]:
+    """Rows of 1-12 words, every `noise_every`-th mislabelled."""
+    import random
+
+    generator = random.Random(0)
+    rows = []
+    for i in range(n):
+        original = labels[i % len(labels)]
+        noisy = i % noise_every == 0
+        label = generator.choice([x for x in labels if x != original]) if noisy else original
+        text = " ".join(generator.choices(WORDS, k=generator.randint(1, 12)))
+        rows.append({"id": i, "text": text, "label": label, "original_label": original, "noisy": noisy})
+    return rows
+
+
+def write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def noisy_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 48 toy rows as perturb writes them."""
+    return write_jsonl(tmp_path_factory.mktemp("rows") / "noisy.jsonl", toy_rows())
+
+
+@dataclass
+class Result:
+    """What a run of the program gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """Run the program in this process: cli("swap", noisy, clean, stdin=b"…") -> Result."""
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: object, stdin: bytes | str | None = None) -> Result:
+        data = stdin.encode() if isinstance(stdin, str) else stdin or b""
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        words = [str(argument) for argument in arguments]
+        monkeypatch.setattr(sys, "argv", ["mltools", *words])
+        capfd.readouterr()
+        code = main(words)
+        captured = capfd.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,53 @@
+"""Every Hugging Face classifier with one block list works, and cached equals plain (DESIGN §5, §6)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ARCHITECTURES, DECODERS
+
+from mltools.io.rows import read_examples
+from mltools.model.checkpoints import open_checkpoint
+from mltools.model.inference import predict, self_check
+from mltools.tools.swap import SwapResult, run_windows
+from mltools.windows import Window, all_windows
+
+Tiny = Callable[..., Path]
+
+
+def plain_logits(folder: Path, donor: Path, window: Window | None, texts: list[str]) -> np.ndarray:
+    """Load, copy tensors, run stock forward one row at a time: the plain way."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    other = AutoModelForSequenceClassification.from_pretrained(donor).state_dict()
+    prefix = open_checkpoint(str(folder)).stack.path
+    state = model.state_dict()
+    for name in state:
+        number = name.removeprefix(prefix + ".").split(".")[0]
+        if window and name.startswith(prefix + ".") and int(number) + 1 in window.layers:
+            state[name] = other[name]
+    model.load_state_dict(state)
+    with torch.inference_mode():
+        rows = [tokenizer(text, return_tensors="pt", return_token_type_ids=False) for text in texts]
+        return np.concatenate([model(**row).logits.numpy() for row in rows])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
+    noisy, clean = tiny(architecture, 1), tiny(architecture, 2)
+    examples = read_examples(noisy_rows)
+    base, donor = open_checkpoint(str(noisy)), open_checkpoint(str(clean))
+    assert base.runner.pooling == ("last" if architecture in DECODERS else "first")
+    encoded = base.encode(examples, 64)
+    self_check(base.runner, encoded)
+    windows = [*all_windows(4, 1), Window((1, 2)), Window((2, 3)), Window((1, 4)), Window((1, 2, 3, 4))]
+    logits: dict[Window, np.ndarray] = {}
+    result = SwapResult.empty()
+    run_windows(base, donor, encoded, windows, 16, None, result, keep=logits)
+    texts = examples.texts(" ")
+    for window in windows:
+        assert np.abs(logits[window] - plain_logits(noisy, clean, window, texts)).max() < 1e-5
