@@ -20,7 +20,9 @@ from mltools.cli import main
 CONFORMANCE = Path(__file__).parent / "conformance"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LABELS = ("ABBR", "HUM", "LOC", "NUM")
-WORDS = "who what when where why how is was the a of in many tall old river king city year name long far letter".split()
+WORDS = (
+    "who what when where why how is was the a of in many tall old river king city year name long far letter".split()  # noqa: SIM905
+)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_PARAMETERS = 200_000
 
@@ -126,7 +128,7 @@ def save_tiny(
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Give a function (architecture, seed, **changes) -> checkpoint folder, made once a session. Never write into it."""
+    """Give a function (architecture, seed, **changes) -> checkpoint, made once a session; never write into it."""
     made: dict[str, Path] = {}
 
     def build(architecture: str = "bert", seed: int = 0, **changes: Any) -> Path:

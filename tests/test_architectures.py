@@ -6,18 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ARCHITECTURES, DECODERS
+from numpy.typing import NDArray
 
+from conftest import ARCHITECTURES, DECODERS
 from mltools.io.rows import read_examples
 from mltools.model.checkpoints import open_checkpoint
-from mltools.model.inference import predict, self_check
-from mltools.tools.swap import SwapResult, run_windows
+from mltools.model.inference import self_check
+from mltools.tools.swap import window_logits
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]
+Array = NDArray[np.float32]
 
 
-def plain_logits(folder: Path, donor: Path, window: Window | None, texts: list[str]) -> np.ndarray:
+def plain_logits(folder: Path, donor: Path, window: Window | None, texts: list[str]) -> Array:
     """Load, copy tensors, run stock forward one row at a time: the plain way."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -45,9 +47,10 @@ def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Pat
     encoded = base.encode(examples, 64)
     self_check(base.runner, encoded)
     windows = [*all_windows(4, 1), Window((1, 2)), Window((2, 3)), Window((1, 4)), Window((1, 2, 3, 4))]
-    logits: dict[Window, np.ndarray] = {}
-    result = SwapResult.empty()
-    run_windows(base, donor, encoded, windows, 16, None, result, keep=logits)
+    logits = np.zeros((len(windows), len(examples), 4))
+    for batch in encoded.batches(np.arange(len(examples)), 16, base.runner.device):
+        for index, values in window_logits(base, donor, batch, windows):
+            logits[index, batch.rows] = values.numpy()
     texts = examples.texts(" ")
-    for window in windows:
-        assert np.abs(logits[window] - plain_logits(noisy, clean, window, texts)).max() < 1e-5
+    for window, ours in zip(windows, logits, strict=True):
+        assert np.abs(ours - plain_logits(noisy, clean, window, texts)).max() < 1e-5

@@ -37,7 +37,6 @@ def swap(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
-    dry_run: options.DryRun = False,
     tag: options.Tag = None,
     per_row: options.PerRow = None,
     out: options.Out = None,
@@ -66,10 +65,6 @@ def swap(
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     source = job.rows_source(rows)
     task.check_input(source.path)
-    if dry_run:
-        _dry_run(noisy, layers, source.path, task)
-        return
-
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
@@ -100,7 +95,3 @@ def swap(
         applications=result.applications,
         applications_per_row=result.applications / result.rows,
     )
-
-
-def _dry_run(noisy: str, layers: list[str] | None, rows: str, task: job.Job) -> None:
-    raise UsageError("not yet")

@@ -19,7 +19,7 @@ from mltools.io.provenance import Provenance
 from mltools.io.records import WindowRecord
 from mltools.io.rows import Examples
 from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint, target_indices
-from mltools.model.inference import TIE, Encoded, Recording, self_check
+from mltools.model.inference import TIE, Batch, Encoded, Recording, self_check
 from mltools.windows import Window, all_windows
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
@@ -39,6 +39,13 @@ class SwapResult:
     layers: int = 0
     rows: int = 0
     labels: list[str] = field(default_factory=list)
+
+    def start(self, noisy: Checkpoint, windows: Sequence[Window], rows: int) -> None:
+        """Make room for the predictions of `rows` rows under each window, and count from 0."""
+        self.windows, self.labels, self.layers, self.rows = list(windows), noisy.labels, noisy.n_layers, rows
+        self.predicted = np.zeros((len(windows), rows), np.int16)
+        self.margin = np.zeros((len(windows), rows), np.float32)
+        noisy.runner.applications = 0
 
     @classmethod
     def empty(cls) -> "SwapResult":
@@ -63,7 +70,7 @@ def swap(
         examples: the training rows, with noisy ones among them.
         windows: which windows; none means all.
         config: batch size and longest row.
-        progress: wraps the batches, to show progress.
+        progress: wraps the rows as they are done, to show progress.
         result: filled with per-row predictions and the cost.
 
     Yields:
@@ -76,17 +83,54 @@ def swap(
     check_same(noisy, clean)
     examples.require_noisy()
     windows = list(windows) or all_windows(noisy.n_layers)
-    label = target_indices(examples.labels, noisy.labels, examples)
-    original = target_indices(examples.original_labels, noisy.labels, examples)
     encoded = noisy.encode(examples, config.max_length)
     self_check(noisy.runner, encoded)
     result = result if result is not None else SwapResult.empty()
-    run_windows(noisy, clean, encoded, windows, config.batch_size, progress, result)
-    full = Window(tuple(range(1, noisy.n_layers + 1)))
+    result.start(noisy, windows, len(encoded))
+    rows = _predict(noisy, clean, encoded, windows, config.batch_size, result)
+    for _ in progress(rows, len(encoded)) if progress else rows:
+        pass
+    result.applications = noisy.runner.applications
+    yield from _records(noisy, examples, result)
+
+
+def _predict(
+    noisy: Checkpoint,
+    clean: Checkpoint,
+    encoded: Encoded,
+    windows: Sequence[Window],
+    batch_size: int | None,
+    result: SwapResult,
+) -> Iterator[int]:
+    """Fill in every row's prediction under every window; yields each row once it is done."""
+    for batch in encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device):
+        for index, logits in window_logits(noisy, clean, batch, windows):
+            best = logits.topk(min(2, logits.shape[1]), dim=1)
+            result.predicted[index, batch.rows] = best.indices[:, 0].cpu().numpy()
+            result.margin[index, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
+        yield from (int(row) for row in batch.rows)
+
+
+def window_logits(
+    noisy: Checkpoint, clean: Checkpoint, batch: Batch, windows: Sequence[Window]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield (index of the window, logits (batch, classes) in float32) for each window, in the order of the walk."""
+    with torch.inference_mode():
+        recording = noisy.runner.record(batch)
+        walk = _Walk(noisy, clean, recording)
+        members = [(index, frozenset(window.layers)) for index, window in enumerate(windows)]
+        for index, states in walk.below(1, recording.states[0], members, pristine=True):
+            yield index, noisy.runner.tail(recording, states).float()
+
+
+def _records(noisy: Checkpoint, examples: Examples, result: SwapResult) -> Iterator[WindowRecord]:
+    label = target_indices(examples.labels, noisy.labels, examples)
+    original = target_indices(examples.original_labels, noisy.labels, examples)
     is_noisy = np.array(examples.noisy)
-    errors = {w: 1 - _share(result.predicted[i, is_noisy] == label[is_noisy]) for i, w in enumerate(windows)}
-    for i, window in enumerate(windows):
-        predicted = result.predicted[i]
+    hits = result.predicted == label
+    errors = {window: 1 - _share(hits[i, is_noisy]) for i, window in enumerate(result.windows)}
+    full = errors.get(Window(tuple(range(1, noisy.n_layers + 1))))
+    for i, window in enumerate(result.windows):
         yield WindowRecord(
             tool="swap",
             start=window.start,
@@ -96,12 +140,12 @@ def swap(
             window=str(window),
             part="all",
             n_noisy=int(is_noisy.sum()),
-            noisy_accuracy=1 - errors[window],
+            noisy_accuracy=_share(hits[i, is_noisy]),
             memorisation_error=errors[window],
-            memorisation_error_scaled=scaled(errors[window], errors.get(full)),
+            memorisation_error_scaled=scaled(errors[window], full),
             n_clean=int((~is_noisy).sum()),
-            clean_accuracy=_share(predicted[~is_noisy] == label[~is_noisy]),
-            reverted=_share(predicted[is_noisy] == original[is_noisy]),
+            clean_accuracy=_share(hits[i, ~is_noisy]),
+            reverted=_share(result.predicted[i, is_noisy] == original[is_noisy]),
             n_ties=int((result.margin[i] < TIE).sum()),
         )
 
@@ -115,48 +159,6 @@ def scaled(error: float, full: float | None) -> float | None:
     return error / full if full else None
 
 
-@torch.inference_mode()
-def run_windows(
-    noisy: Checkpoint,
-    clean: Checkpoint,
-    encoded: Encoded,
-    windows: Sequence[Window],
-    batch_size: int | None,
-    progress: Progress | None,
-    result: SwapResult,
-) -> None:
-    """Predict every row under every window; fills `result`."""
-    shape = (len(windows), len(encoded))
-    result.windows, result.labels = list(windows), noisy.labels
-    result.predicted, result.margin = np.zeros(shape, np.int16), np.zeros(shape, np.float32)
-    result.layers, result.rows = noisy.n_layers, len(encoded)
-    noisy.runner.applications = 0
-    done = _predict_batches(noisy, clean, encoded, windows, batch_size, result)
-    for _ in progress(done, len(encoded)) if progress else done:
-        pass
-    result.applications = noisy.runner.applications
-
-
-def _predict_batches(
-    noisy: Checkpoint,
-    clean: Checkpoint,
-    encoded: Encoded,
-    windows: Sequence[Window],
-    batch_size: int | None,
-    result: SwapResult,
-) -> Iterator[int]:
-    runner = noisy.runner
-    for batch in encoded.batches(np.arange(len(encoded)), batch_size, runner.device):
-        recording = runner.record(batch)
-        walk = _Walk(noisy, clean, recording)
-        for window, states in walk.leaves(windows):
-            best = runner.tail(recording, states).float().topk(min(2, len(noisy.labels)), dim=1)
-            row = windows.index(window)
-            result.predicted[row, batch.rows] = best.indices[:, 0].cpu().numpy()
-            result.margin[row, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
-        yield from (int(row) for row in batch.rows)
-
-
 @dataclass
 class _Walk:
     """Walks the tree of windows for one batch, depth first, holding one state a layer at most."""
@@ -165,26 +167,28 @@ class _Walk:
     clean: Checkpoint
     recording: Recording
 
-    def leaves(self, windows: Sequence[Window]) -> Iterator[tuple[Window, Tensor]]:
-        """Yield (window, states after the last block) of each window."""
-        members = [(window, frozenset(window.layers)) for window in windows]
-        yield from self._below(1, self.recording.states[0], members, pristine=True)
+    def below(
+        self, layer: int, states: Tensor, members: list[tuple[int, frozenset[int]]], *, pristine: bool
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield (index of the window, states after the last block) of each member.
 
-    def _below(
-        self, layer: int, states: Tensor, members: list[tuple[Window, frozenset[int]]], *, pristine: bool
-    ) -> Iterator[tuple[Window, Tensor]]:
-        """Apply block `layer` of each model that some window wants; `pristine`: all blocks so far NOISY's."""
+        Args:
+            layer: the next block to apply.
+            states: what goes into it, the same for all members.
+            members: windows that agree below `layer`, as (index, layers).
+            pristine: whether all blocks so far were NOISY's, so that the recorded states serve.
+        """
         if layer > self.noisy.n_layers:
-            yield from ((window, states) for window, _ in members)
+            yield from ((index, states) for index, _ in members)
             return
         swapped = [member for member in members if layer in member[1]]
         kept = [member for member in members if layer not in member[1]]
         if kept:
             after = self.recording.states[layer] if pristine else self._apply(layer, states, self.noisy)
-            yield from self._below(layer + 1, after, kept, pristine=pristine)
+            yield from self.below(layer + 1, after, kept, pristine=pristine)
         if swapped:
             after = self._apply(layer, states, self.clean)
-            yield from self._below(layer + 1, after, swapped, pristine=False)
+            yield from self.below(layer + 1, after, swapped, pristine=False)
 
     def _apply(self, layer: int, states: Tensor, source: Checkpoint) -> Tensor:
         return self.noisy.runner.apply(self.recording, layer, states, source.stack.modules[layer - 1])
