@@ -76,9 +76,9 @@ def terminal(stream: object = None) -> bool:
     return bool(isatty()) and os.environ.get("TERM", "") != "dumb"
 
 
-def use_color() -> bool:
-    """Say whether colour may be used: a terminal, no NO_COLOR, no --no-color."""
-    return bool(_state["color"]) and terminal() and not os.environ.get("NO_COLOR")
+def use_color(stream: object = None) -> bool:
+    """Say whether colour may be used on the stream (stderr by default): a terminal, no NO_COLOR, no --no-color."""
+    return bool(_state["color"]) and terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def track(items: Iterable[T], total: int, label: str, unit: str = "") -> Iterator[T]:

@@ -79,9 +79,9 @@ def group_records(records: Iterable[Record], by: Sequence[str] | None) -> dict[G
 
 def weigh(members: Sequence[Record], *, averaged: bool) -> tuple[list[float], int]:
     """Give the layer scores of one group of records, and L."""
-    n_layers = _one_count(members)
+    n_layers = layer_count(members)
     if "start" in members[0].values:
-        errors = _window_errors(members, n_layers, averaged)
+        errors = window_errors(members, n_layers, averaged=averaged)
         try:
             return layer_scores(errors, n_layers), n_layers
         except UsageError as error:
@@ -89,7 +89,8 @@ def weigh(members: Sequence[Record], *, averaged: bool) -> tuple[list[float], in
     return _layer_values(members, n_layers, averaged), n_layers
 
 
-def _one_count(members: Sequence[Record]) -> int:
+def layer_count(members: Sequence[Record]) -> int:
+    """Give L, the number of layers that all records of a group name."""
     counts = {record.get("layers", int): record for record in members}
     if len(counts) > 1:
         first, second, *_ = counts
@@ -97,7 +98,15 @@ def _one_count(members: Sequence[Record]) -> int:
     return int(next(iter(counts)))
 
 
-def _window_errors(members: Sequence[Record], n_layers: int, averaged: bool) -> dict[Window, float]:
+def window_errors(
+    members: Sequence[Record], n_layers: int, *, averaged: bool, column: str = "memorisation_error"
+) -> dict[Window, float]:
+    """Give the error of each window in one group of window records, averaged over its runs.
+
+    Raises:
+        RowsError: a window that is not contiguous or outside 1..L, one that comes again though runs are not to be
+            averaged, or runs that lack some of the others' windows.
+    """
     values: dict[Window, list[float]] = {}
     for record in members:
         try:
@@ -106,7 +115,7 @@ def _window_errors(members: Sequence[Record], n_layers: int, averaged: bool) -> 
             raise RowsError(f"{record.place}: {error}") from None
         if not window.contiguous:
             raise RowsError(f"{record.place}: window {window} is not contiguous; M-CoG weighs contiguous windows")
-        values.setdefault(window, []).append(record.number("memorisation_error"))
+        values.setdefault(window, []).append(record.number(column))
         if len(values[window]) > 1 and not averaged:
             raise RowsError(f"{record.place}: window {window} again in the same group; tag runs apart or average --by")
     _check_even(values, members[0], "window")

@@ -1,0 +1,104 @@
+"""Draw panels as text: shades or colours, with the number in every cell, so that nothing depends on either."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mltools.tools.plot import Bars, Grid, Panel
+
+Depth = Literal[0, 256, 16_777_216]
+Rgb = tuple[int, int, int]
+
+SEQUENTIAL: tuple[Rgb, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+DIVERGING: tuple[Rgb, ...] = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
+SHADES = (" ░▒▓█", " .:*#")
+BLOCKS = (" ▏▎▍▌▋▊▉█", " #")
+BAR_WIDTH = 40
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """What the reader of the text can show: the number of colours (0 is none), and whether only ASCII."""
+
+    colors: Depth = 0
+    ascii_only: bool = False
+
+
+def draw_text(panels: Iterable[Panel], style: TextStyle = TextStyle()) -> str:
+    """Draw the panels one below the other, a blank line between."""
+    return "\n".join(_grid(panel, style) if isinstance(panel, Grid) else _bars(panel, style) for panel in panels)
+
+
+def _grid(grid: Grid, style: TextStyle) -> str:
+    side = max(len(name) for name in (*grid.rows, grid.row_axis))
+    numbers = [[_number(value, grid) for value in row] for row in grid.cells]
+    width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
+    gap = 1 if style.colors else 2  # without colour a shade stands before each number
+    lines = [grid.title, f"{'':>{side}} {grid.column_axis}"]
+    lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
+    for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
+        cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
+        lines.append(f"{name:>{side}}" + "".join(cells))
+    lines.append(_legend(grid, style, side))
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None, grid: Grid) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if grid.diverging else f"{100 * value:.0f}"
+
+
+def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
+    if value is None:
+        return ("" if style.colors else " ") + f" {text}"
+    share = min(max((value - grid.low) / (grid.high - grid.low), 0.0), 1.0)
+    if style.colors:
+        return _painted(f" {text}", _shade(share, DIVERGING if grid.diverging else SEQUENTIAL), style.colors)
+    ramp = SHADES[style.ascii_only]
+    strength = abs(2 * share - 1) if grid.diverging else share
+    shade = ramp[min(int(strength * len(ramp)), len(ramp) - 1)]
+    return " " + (shade + text).replace(" ", shade)
+
+
+def _legend(grid: Grid, style: TextStyle, side: int) -> str:
+    values = [grid.low + (grid.high - grid.low) * i / 4 for i in range(5)]
+    scale = "".join(_cell(value, _number(value, grid), grid, style) for value in values)
+    unit = "" if grid.diverging else " in %"
+    return f"{'':>{side}} {grid.value_name}{unit}: {scale.strip() if not style.colors else scale}"
+
+
+def _shade(share: float, stops: Sequence[Rgb]) -> Rgb:
+    position = share * (len(stops) - 1)
+    below = min(int(position), len(stops) - 2)
+    part = position - below
+    low, high = stops[below], stops[below + 1]
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def _painted(text: str, color: Rgb, colors: Depth) -> str:
+    red, green, blue = color
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    if colors == 256:
+        cube = [round(part / 255 * 5) for part in color]
+        paper, ink = f"5;{16 + 36 * cube[0] + 6 * cube[1] + cube[2]}", f"5;{231 if dark else 16}"
+    else:
+        paper, ink = f"2;{red};{green};{blue}", "2;255;255;255" if dark else "2;0;0;0"
+    return f"\x1b[48;{paper};38;{ink}m{text}\x1b[0m"
+
+
+def _bars(bars: Bars, style: TextStyle) -> str:
+    side = max(len(name) for name in (*bars.names, "layer"))
+    top = max(map(abs, bars.values), default=0.0) or 1.0
+    lines = [bars.title, f"{'layer':>{side}} {bars.value_name:>8}"]
+    for name, value in zip(bars.names, bars.values, strict=True):
+        bar = _bar(abs(value) / top, BLOCKS[style.ascii_only])
+        lines.append(f"{name:>{side}} {value:8.4f} {bar}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _bar(share: float, blocks: str) -> str:
+    steps = len(blocks) - 1
+    full, rest = divmod(round(share * BAR_WIDTH * steps), steps)
+    return blocks[-1] * full + (blocks[rest] if rest else "")
