@@ -1,0 +1,308 @@
+"""finetune: what is trained, what is saved, and that a stopped run goes on to the same bytes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from conftest import Cli, toy_rows, write_jsonl
+from mltools.config import FinetuneConfig
+from mltools.io.records import EpochRecord
+from mltools.io.rows import read_examples
+from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
+from mltools.tools import finetune as module
+from mltools.tools.finetune import finetune, state_folder
+
+Tiny = Callable[..., Path]
+FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Whether two checkpoint folders hold the same files with the same bytes."""
+    names = sorted(str(f.relative_to(one)) for f in one.rglob("*") if f.is_file())
+    assert names == sorted(str(f.relative_to(other)) for f in other.rglob("*") if f.is_file())
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+def test_records_and_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "noisy", *FAST, "--tag", "model=tiny")
+    assert result.code == 0, result.err
+    assert [r["epoch"] for r in result.records] == [1, 2, 3]
+    last = result.records[-1]
+    assert last["model"] == "tiny" and last["n_noisy"] == 10 and last["n_clean"] == 38 and last["step"] == 18
+    assert last["train_accuracy"] * 48 == pytest.approx(last["noisy_accuracy"] * 10 + last["clean_accuracy"] * 38)
+    facts = json.loads((tmp_path / "noisy" / "mltools.json").read_text())
+    assert facts["tool"] == "finetune" and facts["seed"] == 1
+    assert set(facts["inputs"]) == {"rows", "pretrained"}
+    assert not state_folder(tmp_path / "noisy").exists()
+
+
+def test_stock_classes_load_it(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    assert cli("finetune", tiny("gpt_neox"), noisy_rows, "-o", tmp_path / "m", "--epochs", 1).code == 0
+    model, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert model.config.id2label == {0: "ABBR", 1: "HUM", 2: "LOC", 3: "NUM"}
+    assert model.config.problem_type == "single_label_classification"
+    assert model.config.pad_token_id == AutoTokenizer.from_pretrained(tmp_path / "m").pad_token_id
+    assert model.config.use_cache is True
+
+
+def test_memorised_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 4, "--lr", 5e-3)
+    result = cli(*arguments, "--memorised-at", 0.3)
+    reached = next(r["epoch"] for r in result.records if r["memorised"])
+    memorised = json.loads((tmp_path / "n" / "memorised" / "mltools.json").read_text())
+    assert memorised["facts"] == {"memorised_epoch": reached}
+    later = [r["train_accuracy"] for r in result.records if reached < r["epoch"] < 4]
+    assert all(value is None for value in later)
+    assert result.records[-1]["train_accuracy"] is not None
+
+
+def test_memorised_never_reached_is_said(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 1)
+    assert result.code == 0 and "never passed 0.993" in result.err and not (tmp_path / "n" / "memorised").exists()
+
+
+def test_clean_run_shares_batches_and_head(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """θ_O of the same file and seed differs from θ_M2 by its labels alone."""
+    examples = read_examples(noisy_rows)
+    examples_same = read_examples(noisy_rows)
+    examples_same.labels[:] = examples_same.original_labels
+    base = FinetuneConfig(epochs=1, learning_rate=1e-3)
+    list(finetune(str(tiny("bert")), examples_same, tmp_path / "a", base))
+    clean = FinetuneConfig(epochs=1, learning_rate=1e-3, target="original_label")
+    list(finetune(str(tiny("bert")), examples, tmp_path / "b", clean))
+    one, other = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "moved"),
+    [
+        ("embeddings", {"encoder.layer.0", "encoder.layer.1", "encoder.layer.2", "encoder.layer.3", "head"}),
+        ("embeddings,2-3", {"encoder.layer.0", "encoder.layer.3", "head"}),
+        ("embeddings,all-layers", {"head"}),
+        ("none", {"embeddings", "encoder.layer.0", "encoder.layer.1", "encoder.layer.2", "encoder.layer.3", "head"}),
+        ("head,embeddings,1,3-4", {"encoder.layer.1"}),
+    ],
+)
+@pytest.mark.parametrize("preset", ["paper", "released-code"])
+def test_freeze_moves_nothing_else(
+    freeze: str, moved: set[str], preset: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """B14: neither gradient, weight decay nor clipping over all parameters moves what is frozen."""
+    start, end = tmp_path / "start", tmp_path / "end"
+    arguments = ("finetune", tiny("bert"), noisy_rows, "--preset", preset, "--epochs", 1)
+    assert cli(*arguments, "--freeze", "none", "--lr", 0, "-o", start).code == 0
+    assert cli(*arguments, "--freeze", freeze, "--lr", 1e-2, "-o", end).code == 0
+    before, after = weights(start), weights(end)
+
+    def place(name: str) -> str:
+        if "embeddings" in name:
+            return "embeddings"
+        return ".".join(name.split(".")[1:4]) if ".layer." in name else "head"
+
+    assert {place(name) for name in before if not torch.equal(before[name], after[name])} == moved
+
+
+def test_same_seed_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    results = []
+    for name in ("a", "b"):
+        results.append(cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / name, *FAST, "--seed", 5))
+    assert results[0].out == results[1].out
+    assert same_files(tmp_path / "a", tmp_path / "b")
+    cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "c", *FAST, "--seed", 6)
+    assert not torch.equal(weights(tmp_path / "a")["classifier.weight"], weights(tmp_path / "c")["classifier.weight"])
+
+
+def run(tiny: Tiny, rows: Path, out: Path, resume: bool = False) -> Any:
+    config = FinetuneConfig(epochs=3, learning_rate=3e-3, memorised_at=0.3)
+    return finetune(str(tiny("bert")), read_examples(rows), out, config, resume=resume)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 6, 7, 12, 17])
+def test_b09_resume_is_bit_exact(
+    steps: int, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop after any step, as a kill would, and go on: weights, records and memorised/ as if unbroken."""
+    whole = list(run(tiny, noisy_rows, tmp_path / "whole"))
+    monkeypatch.setattr(module, "SAVE_EVERY_SECONDS", 0.0)
+    calls = {"n": 0}
+    update = Training.update
+
+    def dying(self: Training, *arguments: Any) -> float:
+        if calls["n"] == steps:
+            raise SystemError("killed")
+        calls["n"] += 1
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Training, "update", dying)
+    with pytest.raises(SystemError):
+        list(run(tiny, noisy_rows, tmp_path / "broken"))
+    assert not (tmp_path / "broken").exists()
+    monkeypatch.setattr(Training, "update", update)
+    resumed = list(run(tiny, noisy_rows, tmp_path / "broken", resume=True))
+    assert resumed == whole
+    assert same_files(tmp_path / "whole", tmp_path / "broken")
+    assert not state_folder(tmp_path / "broken").exists()
+
+
+def start_process(arguments: list[object]) -> "subprocess.Popen[bytes]":
+    words = [sys.executable, "-m", "mltools", *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_b30_sigterm_saves_and_resumes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    def arguments(out: Path) -> list[object]:
+        return ["finetune", tiny("bert"), noisy_rows, "-o", out, "--epochs", 40, "--lr", 1e-3]
+
+    process = start_process(arguments(tmp_path / "broken"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert (state_folder(tmp_path / "broken") / "state.safetensors").exists()
+    resumed = cli(*arguments(tmp_path / "broken"), "--resume")
+    whole = cli(*arguments(tmp_path / "whole"))
+    assert resumed.out == whole.out
+    assert same_files(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_killed_run_leaves_no_checkpoint_and_resumes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    arguments: list[object] = ["finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 30]
+    process = start_process(arguments)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.05)
+    process.kill()
+    process.wait(timeout=60)
+    assert not (tmp_path / "m").exists()
+    assert cli(*arguments, "--resume").code == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m"]
+
+
+def test_resume_of_a_finished_run_reports_it_again(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    first = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST)
+    stamp = (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns
+    again = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST, "--resume")
+    assert again.code == 0 and again.out == first.out and "nothing left to do" in again.err
+    assert (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_unfinished_run_is_not_thrown_away(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    state_folder(tmp_path / "m").mkdir()
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST)
+    assert result.code == 2 and "--resume" in result.err
+    assert cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST, "--force").code == 0
+
+
+def test_resume_with_other_settings_is_refused(
+    tiny: Tiny, noisy_rows: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAVE_EVERY_SECONDS", 0.0)
+    records = run(tiny, noisy_rows, tmp_path / "m")
+    next(records)
+    records.close()
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 2, "--resume")
+    assert result.code == 1 and "other settings or rows" in result.err
+
+
+def test_non_finite_loss_stops_with_the_rows(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 9, "--lr", 1e30)
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith("mltools: loss is ") and "row ids [" in result.err
+    assert not (tmp_path / "m").exists()
+
+
+def test_b08_micro_batches_give_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step cut into parts of 3, 3 and 1 rows has the mean loss and gradient of all 7."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(7, 5), torch.arange(7) % 3
+    gradients, losses = [], []
+    for micro in (None, 3):
+        weight = torch.nn.Parameter(torch.ones(5, 3))
+        device = torch.device("cpu")
+        schedule = Schedule(0.1, 1, 7)
+        training = Training({"w": weight}, schedule, 1, 0, accelerator_for(device, "fp32"), micro_batch=micro)
+        kept: list[Tensor] = []
+
+        def keep(*_: object, weight: torch.nn.Parameter = weight, kept: list[Tensor] = kept) -> None:
+            assert weight.grad is not None
+            kept.append(weight.grad.clone())
+
+        monkeypatch.setattr(training._stepper, "step", keep)
+
+        def loss(rows: NDArray[np.int64], weight: torch.nn.Parameter = weight) -> Tensor:
+            return cross_entropy_sum(inputs[rows] @ weight, targets[rows])
+
+        losses.append(training.update(np.arange(7), loss))
+        gradients += kept
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_validation_rows_are_measured(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    held_out = write_jsonl(tmp_path / "v.jsonl", toy_rows(12))
+    arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 1)
+    record = cli(*arguments, "--validation", held_out).records[0]
+    assert record["n_validation"] == 12 and 0 <= record["validation_accuracy"] <= 1 and record["validation_loss"] > 0
+
+
+def test_unlabelled_rows_are_left_out(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "r.jsonl", [*toy_rows(16), {"id": 99, "text": "who", "label": None}])
+    result = cli("finetune", tiny("bert"), rows, "-o", tmp_path / "m", "--epochs", 1)
+    assert result.code == 0 and "1 rows without a label are left out" in result.err
+
+
+def test_one_class_is_refused(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"text": "who", "label": "A"}] * 3)
+    result = cli("finetune", tiny("bert"), rows, "-o", tmp_path / "m")
+    assert result.code == 3 and "one class only (A); a classifier needs two" in result.err
+
+
+def test_epoch_batches_hold_each_row_once() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 103)
+    rows = np.arange(103)
+    one, two = (epoch_batches(rows, lengths, 8, seed=3, epoch=e) for e in (1, 2))
+    assert sorted(np.concatenate(one).tolist()) == rows.tolist()
+    assert sorted(map(len, one)) == [7] + [8] * 12
+    assert not np.array_equal(np.concatenate(one), np.concatenate(two))
+    assert np.array_equal(np.concatenate(one), np.concatenate(epoch_batches(rows, lengths, 8, seed=3, epoch=1)))
+
+
+def test_schedule_is_the_released_one() -> None:
+    """Linear warm-up over int(0.1 x steps), then down to 0, the first step at rate 0 (released-code 1.4)."""
+    from transformers import get_linear_schedule_with_warmup
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    training = Training({"p": parameter}, Schedule(0.5, 1, 1), 37, 0, accelerator_for(torch.device("cpu"), "fp32"))
+    optimiser = torch.optim.SGD([parameter], lr=0.5)
+    scheduler = get_linear_schedule_with_warmup(optimiser, 3, 37)
+    for step in range(37):
+        assert training.rate(step) == pytest.approx(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+
+
+def test_record_fields_are_stable() -> None:
+    """Other work reads these names."""
+    needed = {"tool", "epoch", "loss", "noisy_accuracy", "clean_accuracy", "validation_accuracy", "memorised"}
+    assert needed <= set(EpochRecord.__dataclass_fields__)

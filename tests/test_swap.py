@@ -1,0 +1,232 @@
+"""swap: conformance with the released code, laws, cost, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
+from mltools.io.rows import read_examples
+from mltools.model.checkpoints import open_checkpoint
+from mltools.model.inference import predict
+from mltools.tools.swap import SwapResult, swap, window_logits
+from mltools.windows import Window, all_windows
+
+Tiny = Callable[..., Path]
+
+
+@pytest.mark.parametrize("case", ["bert-questions", "neox-questions"])
+def test_conformance(case: str, cli: Cli, tmp_path: Path) -> None:
+    """Accuracies, predictions, layer errors and M-CoG of the released code, for every window."""
+    folder = CONFORMANCE / case
+    expected = json.loads((folder / "expected.json").read_text())
+    per_row = tmp_path / "rows.parquet"
+    result = cli("swap", folder / "noisy", folder / "clean", folder / "noisy.jsonl", "--per-row", per_row)
+    assert result.code == 0, result.err
+    frame = pl.read_parquet(per_row).filter(pl.col("noisy")).sort("id")
+    assert len(result.records) == len(expected["swap"]) == 10
+    for record, case_ in zip(result.records, expected["swap"], strict=True):
+        assert (record["start"], record["end"]) == (case_["first_layer"], case_["last_layer"])
+        assert record["noisy_accuracy"] == pytest.approx(case_["noisy_accuracy"], abs=1e-12)
+        assert record["clean_accuracy"] == pytest.approx(case_["clean_accuracy"], abs=1e-12)
+        predicted = frame.filter(pl.col("window") == record["window"])["predicted"].to_list()
+        names = [expected["labels"][i] if isinstance(i, int) else i for i in case_["noisy_predictions"]]
+        assert predicted == names
+    records = write_jsonl(tmp_path / "swap.jsonl", result.records)
+    m_cog = cli("mcog", records).records[0]
+    assert m_cog["m_cog"] == pytest.approx(expected["swap_mcog"], abs=1e-9)
+    assert m_cog["weights"] == pytest.approx(expected["swap_layer_error"], abs=1e-9)
+
+
+@pytest.mark.parametrize("case", ["bert-questions", "neox-questions"])
+@pytest.mark.parametrize("checkpoint", ["noisy", "clean", "memorised", "frozen"])
+def test_conformance_logits(case: str, checkpoint: str) -> None:
+    folder = CONFORMANCE / case
+    expected = json.loads((folder / "expected.json").read_text())["logits"][checkpoint]
+    opened = open_checkpoint(str(folder / checkpoint))
+    encoded = opened.encode(read_examples(folder / "noisy.jsonl"), 64)
+    logits = predict(opened.runner, encoded, np.arange(len(encoded)), None)
+    assert np.abs(logits - np.array(expected)).max() < 5e-6
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4, 6, 7])
+def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -> None:
+    """DESIGN §6: L(L+1)(L+2)/6 + L layer applications a row for all windows."""
+    base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=layers))) for seed in (1, 2))
+    result = SwapResult.empty()
+    records = list(swap(base, donor, read_examples(noisy_rows), result=result))
+    assert len(records) == layers * (layers + 1) // 2
+    assert result.applications == 48 * (layers * (layers + 1) * (layers + 2) // 6 + layers)
+
+
+def test_counts_of_the_issue() -> None:
+    for layers, count in ((6, 62), (12, 376), (24, 2624)):
+        assert layers * (layers + 1) * (layers + 2) // 6 + layers == count
+
+
+def test_single_window_costs_no_more_than_it_needs(tiny: Tiny, noisy_rows: Path) -> None:
+    base, donor = open_checkpoint(str(tiny("bert", 1))), open_checkpoint(str(tiny("bert", 2)))
+    result = SwapResult.empty()
+    list(swap(base, donor, read_examples(noisy_rows), [Window((2, 3))], result=result))
+    assert result.applications == 48 * (4 + 3)
+
+
+def test_swapping_a_model_with_itself_changes_nothing(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    records = cli("swap", tiny("bert", 1), tiny("bert", 1), noisy_rows).records
+    assert len({(r["noisy_accuracy"], r["clean_accuracy"], r["reverted"]) for r in records}) == 1
+
+
+def test_swapping_all_gives_the_donors_blocks(tiny: Tiny, noisy_rows: Path) -> None:
+    """The full window is the donor's blocks under NOISY's embeddings and head."""
+    base, donor = open_checkpoint(str(tiny("bert", 1))), open_checkpoint(str(tiny("bert", 2)))
+    encoded = base.encode(read_examples(noisy_rows), 64)
+    batch = encoded.batch(np.arange(8), base.runner.device)
+    _, logits = next(window_logits(base, donor, batch, [Window((1, 2, 3, 4))]))
+    with torch.no_grad():
+        for name, parameter in base.model.named_parameters():
+            if not isinstance(base.parts[name], int):
+                dict(donor.model.named_parameters())[name].copy_(parameter)
+        whole = donor.runner.forward(batch)
+    assert torch.allclose(logits, whole, atol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sets(st.integers(1, 4), min_size=1), min_size=1, max_size=4, unique_by=tuple))
+def test_any_set_of_layers_equals_alone(tiny: Tiny, noisy_rows: Path, sets: list[set[int]]) -> None:
+    """Windows walked together, contiguous or not, give the logits they give alone."""
+    base, donor = open_checkpoint(str(tiny("llama", 1))), open_checkpoint(str(tiny("llama", 2)))
+    batch = base.encode(read_examples(noisy_rows), 64).batch(np.arange(6), base.runner.device)
+    windows = [Window(tuple(sorted(layers))) for layers in sets]
+    together = dict(window_logits(base, donor, batch, windows))
+    for index, window in enumerate(windows):
+        _, alone = next(window_logits(base, donor, batch, [window]))
+        assert torch.allclose(together[index], alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2", "opt", "roberta"])
+def test_b02_padding_side_batch_size_and_order_do_not_matter(
+    architecture: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    shuffled = toy_rows()
+    np.random.default_rng(1).shuffle(shuffled)  # type: ignore[arg-type]
+    rows = write_jsonl(tmp_path / "shuffled.jsonl", shuffled)
+    left = {"padding_side": "left"}
+    runs = [
+        cli("swap", tiny(architecture, 1), tiny(architecture, 2), noisy_rows),
+        cli("swap", tiny(architecture, 1), tiny(architecture, 2), noisy_rows, "--batch-size", 1),
+        cli("swap", tiny(architecture, 1), tiny(architecture, 2), rows, "--batch-size", 7),
+        cli("swap", tiny(architecture, 1, **left), tiny(architecture, 2, **left), noisy_rows),
+    ]
+    assert [r.code for r in runs] == [0, 0, 0, 0], [r.err for r in runs]
+    assert len({r.out for r in runs}) == 1
+
+
+def test_b01_pad_equal_to_eos_is_pooled_by_the_mask(tiny: Tiny, noisy_rows: Path) -> None:
+    """The padding token also ends every row (and config.json names yet another one): alone equals batched."""
+    folder = tiny("opt", 3, pad_token_id=3)
+    opened = open_checkpoint(str(folder))
+    opened.tokenizer.pad_token = "[SEP]"
+    opened.model.config.pad_token_id = 3
+    encoded = opened.encode(read_examples(noisy_rows), 64)
+    rows = np.arange(len(encoded))
+    assert np.abs(predict(opened.runner, encoded, rows, 1) - predict(opened.runner, encoded, rows, 16)).max() < 1e-5
+
+
+def test_layers_option(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    arguments = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows)
+    every = {r["window"]: r for r in cli(*arguments).records}
+    some = cli(*arguments, "--layers", "2-3", "--layers", "4", "--layers", "1,3-4").records
+    assert [r["window"] for r in some] == ["2-3", "4", "1,3-4"]
+    scale_free = {k: v for k, v in some[0].items() if k != "memorisation_error_scaled"}
+    assert scale_free == {k: v for k, v in every["2-3"].items() if k != "memorisation_error_scaled"}
+    assert some[0]["memorisation_error_scaled"] is None
+    assert (some[2]["start"], some[2]["end"], some[2]["width"]) == (1, 4, 3)
+
+
+def test_write_makes_a_stock_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    noisy, clean, mixed = tiny("gpt2", 1), tiny("gpt2", 2), tmp_path / "mixed"
+    result = cli("swap", noisy, clean, noisy_rows, "--layers", "2-3", "--write", mixed)
+    assert result.code == 0, result.err
+    _, info = AutoModelForSequenceClassification.from_pretrained(mixed, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    files = [load_file(folder / "model.safetensors") for folder in (noisy, clean, mixed)]
+    for name in files[0]:
+        donor = name.startswith(("transformer.h.1.", "transformer.h.2."))
+        assert torch.equal(files[2][name], files[1 if donor else 0][name])
+    assert json.loads((mixed / "mltools.json").read_text())["tool"] == "swap"
+    again = cli("swap", mixed, clean, noisy_rows, "--layers", "2-3").records[0]
+    assert again["noisy_accuracy"] == result.records[0]["noisy_accuracy"]
+
+
+def test_write_needs_one_window(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    result = cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--write", tmp_path / "m")
+    assert (result.code, result.err.strip()) == (
+        2,
+        "mltools: --write makes one checkpoint: give exactly one --layers",
+    )
+
+
+def test_write_twice_gives_the_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert (
+            cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", 1, "--write", tmp_path / name).code
+            == 0
+        )
+    for file in (tmp_path / "a").iterdir():
+        if file.name != "mltools.json":  # its command line names the folder
+            assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+def test_parquet_rows_give_the_same_records(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    pl.DataFrame(toy_rows()).write_parquet(tmp_path / "rows.parquet")
+    arguments = ("swap", tiny("bert", 1), tiny("bert", 2))
+    assert cli(*arguments, tmp_path / "rows.parquet").out == cli(*arguments, noisy_rows).out
+    assert cli(*arguments, stdin=noisy_rows.read_bytes()).out == cli(*arguments, noisy_rows).out
+
+
+def test_parquet_records(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    arguments = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--tag", "seed=3")
+    records = cli(*arguments).records
+    assert cli(*arguments, "-o", tmp_path / "s.parquet").code == 0
+    assert pl.read_parquet(tmp_path / "s.parquet").to_dicts() == records
+    provenance = json.loads(pl.read_parquet_metadata(tmp_path / "s.parquet")["mltools"])
+    assert set(provenance["inputs"]) == {"rows", "noisy", "clean"}
+    assert cli("mcog", tmp_path / "s.parquet").records[0]["seed"] == 3
+
+
+def refusal(cli: Cli, *arguments: object) -> tuple[int, str]:
+    result = cli("swap", *arguments)
+    assert result.out == ""
+    return result.code, result.err.strip().removeprefix("mltools: ")
+
+
+def test_no_noisy_rows(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "clean.jsonl", [{"text": "who", "label": "HUM"}, {"text": "where", "label": "LOC"}])
+    code, message = refusal(cli, tiny("bert", 1), tiny("bert", 2), rows)
+    assert code == 3 and message == f'{rows}: no noisy rows ("noisy" is never true); make some: mltools perturb'
+
+
+def test_label_that_is_no_class(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [*toy_rows(8), {"id": 50, "text": "who", "label": "COLOUR", "noisy": False}]
+    code, message = refusal(cli, tiny("bert", 1), tiny("bert", 2), write_jsonl(tmp_path / "r.jsonl", rows))
+    assert code == 3
+    assert message.endswith('label "COLOUR" (row id 50) is no class of the checkpoint (ABBR, HUM, LOC, NUM)')
+
+
+def test_layers_outside(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    code, message = refusal(cli, tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", "3-5")
+    assert code == 2 and message == 'layers "3-5" outside 1-4 (layers count from 1; 0 is the embeddings)'
+
+
+def test_every_window_is_listed_once() -> None:
+    assert len(all_windows(12)) == 78 and len(set(all_windows(12))) == 78
