@@ -7,7 +7,6 @@ import typer
 from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.io.rows import STDIN
 
 
 @command(
@@ -33,16 +32,11 @@ def mcog(
     of layer x weight over the sum of weights, layers from 1. A layer's weight is its score; for windows, the mean
     over widths of the mean error of the windows of that width that hold it. Groups are the tools and their tags.
     """
-    from mltools.io.records import read_records
     from mltools.tools.mcog import layers
     from mltools.tools.mcog import mcog as tool
 
     task = job.Job("mcog", {"by": by, "by_layer": by_layer}, out=out, force=force, tag=tag, provenance=provenance)
-    paths = records or [job.rows_source(None).path]
-    for path in paths:
-        task.check_input(path)
-    stream = read_records(paths, lambda source: task.used("stdin" if source.path == STDIN else source.name, source))
-    results = (layers if by_layer else tool)(stream, options.parse_names(by))
+    results = (layers if by_layer else tool)(task.read_records(records), options.parse_names(by))
     with task.records() as writer:
         for record, group in results:
             writer.write({**_plain(record), **group})

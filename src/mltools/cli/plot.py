@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +12,20 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
+from mltools.io.rows import STDIN
 
 if TYPE_CHECKING:
-    from mltools.tools.plot_text import Depth
+    from mltools.io.records import Record
+    from mltools.tools.plot import Panel
+    from mltools.tools.plot_text import Colors
 
 KINDS = ("heatmap", "layers")
-FORMATS = (".pdf", ".png", ".svg")
 
 
 @command(
     "plot",
     "mltools plot heatmap swap.jsonl",
-    "mltools swap noisy/ clean/ noisy.jsonl | mltools plot layers",
+    "mltools plot layers swap.jsonl grads.jsonl --overlay dataset -o layers.pdf",
 )
 def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to draw: {', '.join(KINDS)}.")],
@@ -32,31 +35,62 @@ def plot(
         str | None,
         typer.Option("--value", metavar="COL", help="heatmap: the column to show. [default: memorisation_error]"),
     ] = None,
+    overlay: Annotated[
+        str | None,
+        typer.Option("--overlay", metavar="COL", help="layers: groups that differ only in this tag share a panel."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FIG", help="Picture, .pdf, .png or .svg. [default: text on stdout]"),
+    ] = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
 ) -> None:
-    """Draw records as text.
+    """Draw records: as text on stdout, or as a picture with -o (needs matplotlib).
 
-    heatmap draws the window matrix of swap or retrain: in row w, column l stands the mean error over the windows of
-    w layers that hold layer l. layers draws a bar a layer, from window or layer records of any tool. Groups of
-    records (tools and tags) become panels.
+    heatmap is the window matrix of swap or retrain: in row w, column l stands the mean error over the windows of w
+    layers that hold layer l. layers is a bar a layer, from window or layer records of any tool. Each group of
+    records (tool and tags) becomes a panel.
     """
-    from mltools.io.records import read_records, write_stdout
+    options.one_of("KIND", kind, KINDS)
+    figure = None if out is None or str(out) == STDIN else out
+    settings = {"kind": kind, "by": by, "value": value, "overlay": overlay}
+    task = job.Job("plot", settings, out=figure, force=force, provenance=provenance)
+    if figure is None:
+        _write_text(_panels(kind, task.read_records(records), options.parse_names(by), value, overlay))
+        task.finish()
+        return
+    from mltools.tools.plot_figure import check_figure, draw_figure
+
+    check_figure(figure)
+    panels = _panels(kind, task.read_records(records), options.parse_names(by), value, overlay)
+    draw_figure(panels, figure, task.provenance)
+    task.finish(panels=len(panels))
+
+
+def _panels(
+    kind: str, records: "Iterable[Record]", by: tuple[str, ...] | None, value: str | None, overlay: str | None
+) -> "list[Panel]":
     from mltools.tools import plot as tool
+
+    for option, given, owner in (("--value", value, "heatmap"), ("--overlay", overlay, "layers")):
+        if given is not None and kind != owner:
+            raise UsageError(f"{option} is for {owner}, not for {kind}")
+    if kind == "heatmap":
+        return tool.heatmap(records, by, value or "memorisation_error")
+    return tool.layers(records, by, overlay)
+
+
+def _write_text(panels: "list[Panel]") -> None:
+    from mltools.io.records import write_stdout
     from mltools.tools.plot_text import TextStyle, draw_text
 
-    kind = options.one_of("KIND", kind, KINDS)
-    if value is not None and kind != "heatmap":
-        raise UsageError(f"--value is for heatmap, not for {kind}")
-    stream = read_records(records or [job.rows_source(None).path])
-    names = options.parse_names(by)
-    panels = (
-        tool.heatmap(stream, names, value or "memorisation_error") if kind == "heatmap" else tool.layers(stream, names)
-    )
     encoding = sys.stdout.encoding or "ascii"
     style = TextStyle(_colors(), ascii_only="utf" not in encoding.lower())
     write_stdout(draw_text(panels, style).encode(encoding, "replace"))
 
 
-def _colors() -> "Depth":
+def _colors() -> "Colors":
     if not console.use_color(sys.stdout):
         return 0
     return 16_777_216 if os.environ.get("COLORTERM") in ("truecolor", "24bit") else 256

@@ -1,6 +1,6 @@
-"""Turn records into panels that can be drawn: the paper's figures, without any drawing. Needs neither torch nor matplotlib.
+"""Turn records into panels that can be drawn: the paper's figures without any drawing. Needs no torch, no matplotlib.
 
-`plot_text` draws panels as text, `plot_figure` as pictures. Layers count from 1 in every panel.
+`plot_text` draws panels as text, `plot_figure` as pictures. Layers count from 1 in every panel; 0 is the embeddings.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,8 @@ Cells = list[list[float | None]]
 class Grid:
     """Values in rows and columns, shown as shades: the window matrix, a matrix of correlations.
 
-    `low` and `high` are the ends of the colour scale; `diverging` marks a scale with a meaningful middle.
+    `low` and `high` are the ends of the colour scale; `signed` marks a scale with a meaningful middle, else
+    values are shares and shown in percent. A cell of None is undefined.
     """
 
     title: str
@@ -31,20 +32,42 @@ class Grid:
     cells: Cells
     low: float = 0.0
     high: float = 1.0
-    diverging: bool = False
+    signed: bool = False
 
 
 @dataclass(frozen=True)
 class Bars:
-    """One value a layer."""
+    """One value a layer, and the centre of gravity where there is one."""
 
     title: str
     value_name: str
-    names: list[str]
+    layers: list[int]
     values: list[float]
+    centre: float | None = None
 
 
-Panel = Grid | Bars
+@dataclass(frozen=True)
+class Line:
+    """A value a layer, None where undefined; `low` and `high` bound a band around it where given."""
+
+    name: str
+    values: list[float | None]
+    low: list[float | None] | None = None
+    high: list[float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Several lines over the same layers; `mark` is a value to draw a rule at."""
+
+    title: str
+    value_name: str
+    layers: list[int]
+    lines: list[Line]
+    mark: float | None = None
+
+
+Panel = Grid | Bars | Lines
 
 
 def heatmap(
@@ -62,10 +85,10 @@ def heatmap(
     Raises:
         RowsError: other records, or windows that are missing or come twice.
     """
-    return [_matrix_panel(key, members, by is not None, value) for key, members in group_records(records, by).items()]
+    return [_window_matrix(key, members, by is not None, value) for key, members in group_records(records, by).items()]
 
 
-def _matrix_panel(key: Group, members: Sequence[Record], averaged: bool, value: str) -> Grid:
+def _window_matrix(key: Group, members: Sequence[Record], averaged: bool, value: str) -> Grid:
     members[0].get("start", int)
     n_layers = layer_count(members)
     try:
@@ -85,21 +108,43 @@ def _matrix_panel(key: Group, members: Sequence[Record], averaged: bool, value: 
     )
 
 
-def layers(records: Iterable[Record], by: Sequence[str] | None = None) -> list[Panel]:
-    """Make a bar a layer, for each group of window or layer records (Figure 5); scores as in `mcog`."""
-    panels: list[Panel] = []
-    for key, members in group_records(records, by).items():
-        scores, n_layers = weigh(members, averaged=by is not None)
-        names = [str(layer) for layer in range(1, n_layers + 1)]
-        panels.append(Bars(title(key) + _centre(scores), "score", names, scores))
-    return panels
+def layers(records: Iterable[Record], by: Sequence[str] | None = None, overlay: str | None = None) -> list[Panel]:
+    """Draw the layer scores of each group of window or layer records, scored as in `mcog` (Figure 5).
+
+    Args:
+        records: window or layer records of any tool.
+        by: as in `mcog`.
+        overlay: `tool` or a tag: groups that differ only in it become lines of one panel, instead of a panel
+            of bars each.
+
+    Raises:
+        RowsError: as in `mcog`.
+        UsageError: no group has the tag `overlay`.
+    """
+    groups = group_records(records, by)
+    scores = {key: weigh(members, averaged=by is not None)[0] for key, members in groups.items()}
+    if overlay is None:
+        return [Bars(title(key), "score", _numbers(values), values, _centre(values)) for key, values in scores.items()]
+    lines: dict[Group, list[Line]] = {}
+    for key, values in scores.items():
+        if overlay not in dict(key):
+            raise UsageError(f'--overlay {overlay}: no such tag in "{title(key)}"')
+        rest = tuple(item for item in key if item[0] != overlay)
+        lines.setdefault(rest, []).append(Line(str(dict(key)[overlay]), list(values)))
+    return [
+        Lines(title(key), "score", _numbers(max((x.values for x in its), key=len)), its) for key, its in lines.items()
+    ]
 
 
-def _centre(scores: Sequence[float]) -> str:
+def _numbers(values: Sequence[object]) -> list[int]:
+    return list(range(1, len(values) + 1))
+
+
+def _centre(scores: Sequence[float]) -> float | None:
     try:
-        return f", M-CoG {centre_of_gravity(scores):.2f}"
+        return centre_of_gravity(scores)
     except ValueError:  # all zero, or negative scores: the bars alone say so
-        return ""
+        return None
 
 
 def title(key: Group) -> str:

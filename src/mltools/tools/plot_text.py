@@ -4,29 +4,54 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltools.tools.plot import Bars, Grid, Panel
+from mltools.tools.plot import Bars, Grid, Lines, Panel
 
-Depth = Literal[0, 256, 16_777_216]
+Colors = Literal[0, 256, 16_777_216]
 Rgb = tuple[int, int, int]
 
 SEQUENTIAL: tuple[Rgb, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 DIVERGING: tuple[Rgb, ...] = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
-SHADES = (" ░▒▓█", " .:*#")
+SHADES = (" ░▒▓█", " ':*#")
 BLOCKS = (" ▏▎▍▌▋▊▉█", " #")
 BAR_WIDTH = 40
 
 
 @dataclass(frozen=True)
 class TextStyle:
-    """What the reader of the text can show: the number of colours (0 is none), and whether only ASCII."""
+    """What the reader of the text can show: how many colours (0 is none), and whether only ASCII."""
 
-    colors: Depth = 0
+    colors: Colors = 0
     ascii_only: bool = False
 
 
 def draw_text(panels: Iterable[Panel], style: TextStyle = TextStyle()) -> str:
     """Draw the panels one below the other, a blank line between."""
-    return "\n".join(_grid(panel, style) if isinstance(panel, Grid) else _bars(panel, style) for panel in panels)
+    return "\n".join(_draw(panel, style) for panel in panels)
+
+
+def _draw(panel: Panel, style: TextStyle) -> str:
+    match panel:
+        case Grid():
+            return _grid(panel, style)
+        case Bars():
+            return _bars(panel, style)
+        case Lines():
+            return _grid(_as_grid(panel), style)
+
+
+def _as_grid(panel: Lines) -> Grid:
+    """Show lines as rows of shades, a column a layer."""
+    values = [value for line in panel.lines for value in line.values if value is not None]
+    return Grid(
+        title=panel.title,
+        value_name=panel.value_name,
+        row_axis="",
+        rows=[line.name for line in panel.lines],
+        column_axis="layer",
+        columns=[str(layer) for layer in panel.layers],
+        cells=[[*line.values, *[None] * (len(panel.layers) - len(line.values))] for line in panel.lines],
+        high=max([*values, 0.0]) or 1.0,
+    )
 
 
 def _grid(grid: Grid, style: TextStyle) -> str:
@@ -34,7 +59,7 @@ def _grid(grid: Grid, style: TextStyle) -> str:
     numbers = [[_number(value, grid) for value in row] for row in grid.cells]
     width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
     gap = 1 if style.colors else 2  # without colour a shade stands before each number
-    lines = [grid.title, f"{'':>{side}} {grid.column_axis}"]
+    lines = [grid.title, f"{'':>{side}} {grid.column_axis}".rstrip()]
     lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
     for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
         cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
@@ -46,7 +71,7 @@ def _grid(grid: Grid, style: TextStyle) -> str:
 def _number(value: float | None, grid: Grid) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if grid.diverging else f"{100 * value:.0f}"
+    return f"{value:.2f}" if grid.signed else f"{100 * value:.0f}"
 
 
 def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
@@ -54,9 +79,9 @@ def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
         return ("" if style.colors else " ") + f" {text}"
     share = min(max((value - grid.low) / (grid.high - grid.low), 0.0), 1.0)
     if style.colors:
-        return _painted(f" {text}", _shade(share, DIVERGING if grid.diverging else SEQUENTIAL), style.colors)
+        return _painted(f" {text}", _shade(share, DIVERGING if grid.signed else SEQUENTIAL), style.colors)
     ramp = SHADES[style.ascii_only]
-    strength = abs(2 * share - 1) if grid.diverging else share
+    strength = abs(2 * share - 1) if grid.signed else share
     shade = ramp[min(int(strength * len(ramp)), len(ramp) - 1)]
     return " " + (shade + text).replace(" ", shade)
 
@@ -64,22 +89,27 @@ def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
 def _legend(grid: Grid, style: TextStyle, side: int) -> str:
     values = [grid.low + (grid.high - grid.low) * i / 4 for i in range(5)]
     scale = "".join(_cell(value, _number(value, grid), grid, style) for value in values)
-    unit = "" if grid.diverging else " in %"
-    return f"{'':>{side}} {grid.value_name}{unit}: {scale.strip() if not style.colors else scale}"
+    unit = "" if grid.signed else " in %"
+    return f"{'':>{side}} {grid.value_name}{unit}:" + scale
 
 
 def _shade(share: float, stops: Sequence[Rgb]) -> Rgb:
     position = share * (len(stops) - 1)
     below = min(int(position), len(stops) - 2)
     part = position - below
-    low, high = stops[below], stops[below + 1]
-    red, green, blue = (round(a + part * (b - a)) for a, b in zip(low, high, strict=True))
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(stops[below], stops[below + 1], strict=True))
     return red, green, blue
 
 
-def _painted(text: str, color: Rgb, colors: Depth) -> str:
+def is_dark(red: float, green: float, blue: float) -> bool:
+    """Say whether white is easier to read on an sRGB colour (parts 0-1) than black, by WCAG's contrast."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.179
+
+
+def _painted(text: str, color: Rgb, colors: Colors) -> str:
     red, green, blue = color
-    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    dark = is_dark(red / 255, green / 255, blue / 255)
     if colors == 256:
         cube = [round(part / 255 * 5) for part in color]
         paper, ink = f"5;{16 + 36 * cube[0] + 6 * cube[1] + cube[2]}", f"5;{231 if dark else 16}"
@@ -89,12 +119,11 @@ def _painted(text: str, color: Rgb, colors: Depth) -> str:
 
 
 def _bars(bars: Bars, style: TextStyle) -> str:
-    side = max(len(name) for name in (*bars.names, "layer"))
     top = max(map(abs, bars.values), default=0.0) or 1.0
-    lines = [bars.title, f"{'layer':>{side}} {bars.value_name:>8}"]
-    for name, value in zip(bars.names, bars.values, strict=True):
-        bar = _bar(abs(value) / top, BLOCKS[style.ascii_only])
-        lines.append(f"{name:>{side}} {value:8.4f} {bar}".rstrip())
+    centre = "" if bars.centre is None else f", M-CoG {bars.centre:.2f}"
+    lines = [bars.title + centre, f"layer {bars.value_name:>8}"]
+    for layer, value in zip(bars.layers, bars.values, strict=True):
+        lines.append(f"{layer:>5} {value:8.4f} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
     return "\n".join(lines) + "\n"
 
 
