@@ -4,11 +4,9 @@ Which rows and which labels is a keyed hash of (seed, id): the same for any orde
 columns pass through; JSONL keeps its bytes.
 """
 
-import hashlib
-import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor
@@ -17,6 +15,7 @@ from typing import Any
 import orjson
 
 from mltools.config import PerturbConfig
+from mltools.draw import keyed_hash
 from mltools.errors import RowsError, UsageError
 from mltools.io.rows import (
     Columns,
@@ -166,18 +165,10 @@ def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
 
 
-def _keyed_hash(seed: int) -> Any:
-    """Build the function id -> (rank, choice): two independent 64-bit numbers from BLAKE2b keyed by the seed."""
-    key = f"mltools perturb {seed}".encode()
-    blank = hashlib.blake2b(digest_size=16, key=key)
-
-    def digest(row_id: RowId) -> tuple[int, int]:
-        state = blank.copy()
-        state.update(b"%d" % row_id if isinstance(row_id, int) else json.dumps(row_id).encode())
-        value = int.from_bytes(state.digest(), "big")
-        return value >> 64, value & 0xFFFFFFFFFFFFFFFF
-
-    return digest
+def _keyed_hash(seed: int) -> Callable[[RowId], tuple[int, int]]:
+    """Build the function id -> (rank, choice): two independent 64-bit numbers from a hash keyed by the seed."""
+    digest = keyed_hash("perturb", seed)
+    return lambda row_id: divmod(digest(row_id), 2**64)
 
 
 def _other(classes: Sequence[Label], label: Label, choice: int) -> Label:
