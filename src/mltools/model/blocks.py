@@ -17,6 +17,8 @@ from mltools.windows import parse_layers
 EMBEDDINGS: Literal["embeddings"] = "embeddings"
 HEAD: Literal["head"] = "head"
 Part = int | Literal["embeddings", "head"]
+BlockPart = Literal["attn", "mlp", "norm"]
+BLOCK_PARTS: tuple[BlockPart, ...] = ("attn", "mlp", "norm")
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,8 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
     )
 
 
-def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> dict[str, Part]:
-    """Tell for every parameter whether it is of the embeddings, of a layer, or of the head.
-
-    One forward pass shows what is called before the first block and what after the last. A parameter that is
-    not called as a module (a bare weight) goes with its registration order: before the stack or after.
+def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> tuple[set[str], set[str]]:
+    """Name the modules outside the stack that one forward pass calls before the first block, and after the last.
 
     Args:
         model: the model.
@@ -100,16 +99,28 @@ def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object
     hooks = [m.register_forward_pre_hook(enter(i)) for i, m in enumerate(stack.modules, start=1)]
     hooks.append(stack.modules[-1].register_forward_hook(enter(len(stack) + 1)))
     hooks += [
-        m.register_forward_pre_hook(visit(name))
-        for name, m in model.named_modules()
-        if stack.layer_of(name) is None and any(True for _ in m.parameters(recurse=False))
+        m.register_forward_pre_hook(visit(name)) for name, m in model.named_modules() if stack.layer_of(name) is None
     ]
     try:
         forward()
     finally:
         for hook in hooks:
             hook.remove()
+    return before, after
 
+
+def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> dict[str, Part]:
+    """Tell for every parameter whether it is of the embeddings, of a layer, or of the head.
+
+    One forward pass shows what is called before the first block and what after the last. A parameter that is
+    not called as a module (a bare weight) goes with its registration order: before the stack or after.
+
+    Args:
+        model: the model.
+        stack: its blocks.
+        forward: runs the model once on any input.
+    """
+    before, after = call_order(model, stack, forward)
     parts: dict[str, Part] = {}
     past_stack = False
     for name, _ in model.named_parameters():
@@ -123,6 +134,52 @@ def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object
         else:
             parts[name] = HEAD if past_stack else EMBEDDINGS
     return parts
+
+
+def block_parts(stack: BlockStack) -> dict[str, BlockPart] | None:
+    """Tell for every parameter of the blocks whether it is of attention (`attn`), of a norm, or of the rest (`mlp`).
+
+    A norm is a module called so whose weights are vectors, wherever in the block it is; attention is what else the
+    outermost module called so holds.
+
+    Returns:
+        Parameter name to part, or None if the blocks do not show it: some block has no attention, no norm or
+        nothing besides.
+    """
+    parts: dict[str, BlockPart] = {}
+    for number, block in enumerate(stack.modules):
+        attention = [name for name, m in block.named_modules() if name and "attention" in type(m).__name__.lower()]
+        norms = {name for name, m in block.named_modules() if _is_norm(m)}
+        found: dict[str, BlockPart] = {}
+        for name, _ in block.named_parameters():
+            inside = any(name.startswith(path + ".") for path in attention)
+            found[name] = "norm" if name.rpartition(".")[0] in norms else "attn" if inside else "mlp"
+        if set(found.values()) != set(BLOCK_PARTS):
+            return None
+        parts.update({f"{stack.path}.{number}.{name}": part for name, part in found.items()})
+    return parts
+
+
+def _is_norm(module: nn.Module) -> bool:
+    weights = list(module.parameters())
+    return bool(weights) and "norm" in type(module).__name__.lower() and all(w.dim() == 1 for w in weights)
+
+
+def select_part(stack: BlockStack, part: str) -> frozenset[str]:
+    """Name the parameters of the blocks that `--part` means: all, or those of attn, mlp or norm.
+
+    Raises:
+        CheckpointError: the architecture does not show which are which.
+    """
+    if part == "all":
+        return frozenset(f"{stack.path}.{name}" for name, _ in stack.modules.named_parameters())
+    parts = block_parts(stack)
+    if parts is None:
+        raise CheckpointError(
+            f"--part {part}: the blocks ({type(stack.modules[0]).__name__}) do not show which of their weights are "
+            "attention, norms and the rest; only --part all can be had"
+        )
+    return frozenset(name for name, own in parts.items() if own == part)
 
 
 def parse_freeze(text: str, n_layers: int) -> frozenset[Part]:
