@@ -5,7 +5,7 @@ not depend on its batch, on the tokenizer's padding side, or on what the padding
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,18 +94,22 @@ class Encoded:
             raise CheckpointError("a batch uses every token of the vocabulary; use a smaller --batch-size")
         return free
 
-    def batches(self, rows: NDArray[np.int64], batch_size: int | None, device: torch.device) -> Iterator[Batch]:
+    def batches(
+        self, rows: NDArray[np.int64], batch_size: int | None, device: torch.device, tokens: int | None = None
+    ) -> Iterator[Batch]:
         """Yield batches of rows of like length, longest first.
 
         Args:
             rows: positions of the rows wanted.
             batch_size: rows in a batch; None fills batches by tokens.
             device: where the batches go.
+            tokens: tokens in an automatic batch; by default what is fast on the device.
         """
+        tokens = tokens or token_budget(device)
         order = rows[np.argsort(-self.lengths[rows], kind="stable")]
         start = 0
         while start < len(order):
-            size = batch_size or max(1, token_budget(device) // int(self.lengths[order[start]]))
+            size = batch_size or max(1, tokens // int(self.lengths[order[start]]))
             yield self.batch(order[start : start + size], device)
             start += size
 
@@ -129,6 +133,14 @@ class Recording:
     templates: list[Any]
 
 
+class _Reached(Exception):
+    """Ends a forward pass at a block, with the states that enter it."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+
 class Runner:
     """A classifier that can be run whole, block by block, and from the last block on.
 
@@ -143,6 +155,7 @@ class Runner:
         self.applications = 0
         self.passes = 0
         self.device = next(model.parameters()).device
+        self._template: Any = None
         self.pooling: Pooling = self._find_pooling()
 
     @contextlib.contextmanager
@@ -163,9 +176,38 @@ class Runner:
         """Run the whole model: logits (batch, classes), with gradients where they are on."""
         self._count(len(batch) * len(self.stack))
         self.passes += 1
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
         with self.padding(batch):
             logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
         return logits
+
+    @torch.no_grad()
+    def states_into(self, layer: int, batch: Batch) -> Tensor:
+        """Run the model up to block `layer`: the states that enter it, (batch, length, width)."""
+        self._count(len(batch) * (layer - 1))
+
+        def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            raise _Reached(_split_call(args, kwargs)[0])
+
+        handle = self.stack.modules[layer - 1].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self._logits(batch)
+        except _Reached as reached:
+            return reached.states
+        finally:
+            handle.remove()
+        raise AssertionError(f"block {layer} was never called")
+
+    def forward_from(self, layer: int, batch: Batch, states: Tensor) -> Tensor:
+        """Run the model from block `layer` on, on the states that enter it: logits (batch, classes).
+
+        The blocks below hand the states on; so masks and rotary tables are those that the model makes for this batch.
+        """
+        self._count(len(batch) * (len(self.stack) - layer + 1))
+        with self._handing_on(list(self.stack.modules)[: layer - 1], states, self._template):
+            return self._logits(batch)
 
     def record(self, batch: Batch, hooks: Sequence[Any] = ()) -> Recording:
         """Run the whole model once and keep all that is needed to replay any block on this batch."""
@@ -234,14 +276,17 @@ class Runner:
         return 1 if self.config.pad_token_id == 0 else 0
 
     def _tail(self, batch: Batch, states: Tensor, template: Any) -> Tensor:
+        with self._handing_on(list(self.stack.modules), states, template):
+            return self._logits(batch)
+
+    @contextlib.contextmanager
+    def _handing_on(self, blocks: Sequence[nn.Module], states: Tensor, template: Any) -> Iterator[None]:
+        """Let blocks return the given states (and what else the template says) instead of computing."""
         handed_on = states if template is None else (states, *template)
-        blocks = list(self.stack.modules)
         for block in blocks:
             block.forward = lambda *_, **__: handed_on
         try:
-            with self.padding(batch):
-                logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
-            return logits
+            yield
         finally:
             for block in blocks:
                 del block.forward
@@ -259,6 +304,7 @@ class Runner:
         recording = self.record(batch)
         self.applications = self.passes = 0
         states, template = recording.states[-1].clone(), recording.templates[-1]
+        self._template = template
         before = self._tail(batch, states, template)
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(states.shape, generator=generator).to(states)
@@ -289,14 +335,29 @@ def _without_states(output: Any) -> Any:
 
 
 @torch.inference_mode()
-def predict(runner: Runner, encoded: Encoded, rows: NDArray[np.int64], batch_size: int | None) -> Logits:
-    """Run the model in eval mode: logits (rows, classes), float32, in the order of `rows`."""
+def predict(
+    runner: Runner,
+    encoded: Encoded,
+    rows: NDArray[np.int64],
+    batch_size: int | None,
+    forward: Callable[[Batch], Tensor] | None = None,
+) -> Logits:
+    """Run the model in eval mode: logits (rows, classes), float32, in the order of `rows`.
+
+    Args:
+        runner: the model.
+        encoded: all rows.
+        rows: positions of those wanted.
+        batch_size: rows in a batch; None fills batches by tokens.
+        forward: gives a batch's logits; the whole model by default.
+    """
+    forward = forward or runner.forward
     was_training = runner.model.training
     runner.model.eval()
     place = {int(row): i for i, row in enumerate(rows)}
     result: Logits | None = None
     for batch in encoded.batches(rows, batch_size, runner.device):
-        logits = runner.forward(batch).float().cpu().numpy()
+        logits = forward(batch).float().cpu().numpy()
         if result is None:
             result = np.empty((len(rows), logits.shape[1]), dtype=np.float32)
         result[[place[int(row)] for row in batch.rows]] = logits
