@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
+Part = Literal["all", "attn", "mlp", "norm"]
+PARTS: tuple[Part, ...] = ("all", "attn", "mlp", "norm")
 C = TypeVar("C", bound="Settings")
 
 
@@ -41,6 +43,7 @@ class PerturbConfig(Settings):
     stream: bool = False
     classes: tuple[str, ...] | None = None
     top_classes: int | None = None
+    split_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,5 +78,43 @@ class FinetuneConfig(Settings):
 class SwapConfig(Settings):
     """Settings of `swap`."""
 
+    batch_size: int | None = None
+    max_length: int = 512
+
+
+@dataclass(frozen=True)
+class RetrainConfig(Settings):
+    """Settings of `retrain`. Defaults are what was run (released-code §1.6)."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {"clip_scope": "all", "frozen_dropout": True}
+    part: Part = "all"
+    seed: int = 1
+    train_head: bool = True
+    learning_rate: float = 3e-5
+    epochs: int = 5
+    batch_size: int = 8
+    micro_batch: int | None = None
+    warmup: float = 0.1
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    clip_scope: Literal["trainable", "all"] = "trainable"
+    frozen_dropout: bool = False
+    max_length: int = 512
+
+
+@dataclass(frozen=True)
+class GradsConfig(Settings):
+    """Settings of `grads`."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {
+        "objective": "logit",
+        "leave_out": ("embed", "final", "wte", "wpe", "ln_f", "pooler", "classifier"),
+    }
+    objective: Literal["loss", "logit"] = "loss"
+    norm: Literal["l1", "l2"] = "l1"
+    part: Part = "all"
+    noisy_only: bool = False
+    leave_out: tuple[str, ...] = ()
+    seed: int = 1
     batch_size: int | None = None
     max_length: int = 512

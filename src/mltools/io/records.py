@@ -81,9 +81,60 @@ class WindowRecord:
     reverted: float = column("share of noisy rows now predicted as their original label")
     n_train: int | None = column("rows retrained on; null for swap", None)
     train_accuracy: float | None = column("accuracy on the rows retrained on; null for swap", None)
+    train_head: bool | None = column("whether what follows the last block was trained too; null for swap", None)
+    run: str | None = column("digest of the settings and inputs that the windows of one sweep share", None)
     n_ties: int | None = column(
         "rows whose two best logits differ by less than 1e-5, so that their prediction is not to be trusted", None
     )
+
+
+@dataclass(frozen=True)
+class GradRecord:
+    """One layer of `grads`: norms of mean gradients, and the scores made of them (Appendix E).
+
+    A norm is over the tensors of the block that `part` names. `noisy` and `clean` are the gradients of the two
+    groups of rows, `difference` is noisy less clean, tensor by tensor, before the norm; `frozen_*` is the same of
+    the --frozen checkpoint. A score is a norm, or its quotient by the frozen one, divided by the sum over layers.
+    """
+
+    tool: str = column("grads")
+    layer: int = column("layer, from 1")
+    layers: int = column("number of layers, L")
+    score: float | None = column("the score chosen by the options, over layers of sum 1; null where undefined")
+    part: str = column("which tensors of a block: all, attn, mlp or norm")
+    objective: str = column("what is differentiated: loss (minus the mean cross-entropy), logit (the label's, mean)")
+    norm: str = column("the norm that `score` and the columns by part are of: l1 or l2")
+    n_noisy: int = column("noisy rows")
+    n_clean: int | None = column("clean rows; null with --noisy-only, as all that is of clean rows")
+    l1_noisy: float = column("L1 norm, noisy rows")
+    l1_clean: float | None = column("L1 norm, clean rows")
+    l1_difference: float | None = column("L1 norm, noisy less clean")
+    l1_frozen_noisy: float | None = column("L1 norm, noisy rows, frozen checkpoint; null without --frozen")
+    l1_frozen_clean: float | None = column("L1 norm, clean rows, frozen checkpoint")
+    l1_frozen_difference: float | None = column("L1 norm, noisy less clean, frozen checkpoint")
+    l2_noisy: float = column("L2 norm, noisy rows")
+    l2_clean: float | None = column("L2 norm, clean rows")
+    l2_difference: float | None = column("L2 norm, noisy less clean")
+    l2_frozen_noisy: float | None = column("L2 norm, noisy rows, frozen checkpoint; null without --frozen")
+    l2_frozen_clean: float | None = column("L2 norm, clean rows, frozen checkpoint")
+    l2_frozen_difference: float | None = column("L2 norm, noisy less clean, frozen checkpoint")
+    score_l1_noisy: float | None = column("score of l1_noisy")
+    score_l1_difference: float | None = column("score of l1_difference")
+    score_l1_noisy_over_frozen: float | None = column("score of l1_noisy / l1_frozen_noisy")
+    score_l1_difference_over_frozen: float | None = column("score of l1_difference / l1_frozen_difference")
+    score_l2_noisy: float | None = column("score of l2_noisy")
+    score_l2_difference: float | None = column("score of l2_difference")
+    score_l2_noisy_over_frozen: float | None = column("score of l2_noisy / l2_frozen_noisy")
+    score_l2_difference_over_frozen: float | None = column("score of l2_difference / l2_frozen_difference")
+    norm_attn: float | None = column(
+        "norm of the attention's tensors, of the gradient that `score` is of; null where "
+        "the architecture does not show the parts"
+    )
+    norm_mlp: float | None = column("the same, the tensors that are neither attention nor norms")
+    norm_norm: float | None = column("the same, the normalisation layers' tensors")
+    score_attn: float | None = column("`score` as --part attn gives it")
+    score_mlp: float | None = column("`score` as --part mlp gives it")
+    score_norm: float | None = column("`score` as --part norm gives it")
 
 
 @dataclass(frozen=True)
