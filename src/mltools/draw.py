@@ -3,23 +3,51 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mltools.io.rows import RowId
 
+WORD = 0xFFFFFFFFFFFFFFFF
+Word = TypeVar("Word", int, NDArray[Any])
+
 
 def keyed_hash(purpose: str, seed: int) -> Callable[[RowId], int]:
-    """Build the function id -> uniform 128-bit number: BLAKE2b keyed by purpose and seed."""
-    blank = hashlib.blake2b(digest_size=16, key=f"mltools {purpose} {seed}".encode())
+    """Build the function id -> uniform 64-bit number, keyed by purpose and seed."""
+    key = _key(purpose, seed)
+    return lambda row_id: _mix(key + _word(row_id) & WORD)
 
-    def digest(row_id: RowId) -> int:
-        state = blank.copy()
-        state.update(b"%d" % row_id if isinstance(row_id, int) else json.dumps(row_id).encode())
-        return int.from_bytes(state.digest(), "big")
 
-    return digest
+def keyed_hashes(ids: Sequence[RowId], purpose: str, seed: int) -> NDArray[np.uint64]:
+    """Give the `keyed_hash` of each id, (ids,)."""
+    words = np.fromiter(map(_word, ids), np.uint64, len(ids))
+    return _mix(words + np.uint64(_key(purpose, seed)))
 
 
 def ranked(ids: Sequence[RowId], purpose: str, seed: int) -> list[int]:
     """Give the positions of the ids in a random order that depends on (purpose, seed, id) only."""
-    digest = keyed_hash(purpose, seed)
-    return sorted(range(len(ids)), key=lambda position: digest(ids[position]))
+    order: list[int] = keyed_hashes(ids, purpose, seed).argsort(kind="stable").tolist()
+    return order
+
+
+def _key(purpose: str, seed: int) -> int:
+    return _digest(f"mltools {purpose} {seed}")
+
+
+def _word(row_id: RowId) -> int:
+    """Give an integer id as it is, and text by its digest."""
+    return row_id & WORD if isinstance(row_id, int) else _digest(json.dumps(row_id))
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _mix(word: Word) -> Word:
+    """Scatter 64-bit words (an integer or an array), one to one, as the SplitMix64 generator does its counter."""
+    word = word * 0x9E3779B97F4A7C15 & WORD
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & WORD
+    return word ^ word >> 31

@@ -1,5 +1,7 @@
 """`mltools perturb`."""
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +12,9 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import PerturbConfig, resolve
 from mltools.errors import UsageError
+from mltools.io.atomic import atomic_file
 from mltools.io.records import write_stdout
-from mltools.io.rows import Source
+from mltools.io.rows import RawRow, Source, dump_row, write_parquet_rows
 
 
 @command(
@@ -36,6 +39,15 @@ def perturb(
     draw: Annotated[
         str | None,
         typer.Option("--draw", metavar="HOW", help="hash (by seed and id), or python (as released). [default: hash]"),
+    ] = None,
+    split_from: Annotated[
+        int | None,
+        typer.Option(
+            "--split-from",
+            metavar="N",
+            min=1,
+            help="Rows before the released 80/20 split, whose shuffle drew first; with --draw python.",
+        ),
     ] = None,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
@@ -64,6 +76,7 @@ def perturb(
         stream=stream,
         classes=options.parse_names(classes),
         top_classes=top_classes,
+        split_from=split_from,
     )
     task = job.Job("perturb", config, out=out, force=force, provenance=provenance)
     source = job.rows_source(rows)
@@ -84,30 +97,21 @@ def perturb(
     )
 
 
-CHUNK = 1 << 20
+CHUNK_ROWS = 4096
 
 
-def _to_stdout(rows, *, line_by_line: bool) -> None:  # type: ignore[no-untyped-def]
-    buffer = bytearray()
-    for row in rows:
-        buffer += _line(row)
-        if line_by_line or len(buffer) >= CHUNK:
-            write_stdout(bytes(buffer))
-            buffer.clear()
-    if buffer:
-        write_stdout(bytes(buffer))
+def _to_stdout(rows: Iterator[RawRow], *, line_by_line: bool) -> None:
+    for lines in _chunks(rows, 1 if line_by_line else CHUNK_ROWS):
+        write_stdout(lines)
 
 
-def _line(row: bytes | dict[str, object]) -> bytes:
-    from mltools.io.records import dump
+def _chunks(rows: Iterator[RawRow], size: int) -> Iterator[bytes]:
+    """Yield the rows as JSON lines, `size` at a time."""
+    while chunk := list(islice(rows, size)):
+        yield b"\n".join([row if isinstance(row, bytes) else dump_row(row) for row in chunk]) + b"\n"
 
-    return row + b"\n" if isinstance(row, bytes) else dump(row)
 
-
-def _to_file(rows, out: Path, source: Source, task: job.Job) -> None:  # type: ignore[no-untyped-def]
-    from mltools.io.atomic import atomic_file
-    from mltools.io.rows import write_parquet_rows
-
+def _to_file(rows: Iterator[RawRow], out: Path, source: Source, task: job.Job) -> None:
     if out.suffix in (".gz", ".zst"):
         raise UsageError(f"-o {out}: compressed rows are read, not written; pipe into {out.suffix[1:]} instead")
     if out.suffix == ".parquet":
@@ -116,4 +120,4 @@ def _to_file(rows, out: Path, source: Source, task: job.Job) -> None:  # type: i
         write_parquet_rows(out, made, source, task.provenance)
         return
     with atomic_file(out) as temporary, temporary.open("wb") as stream:
-        stream.writelines(map(_line, rows))
+        stream.writelines(_chunks(rows, CHUNK_ROWS))

@@ -8,11 +8,15 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, Literal, cast
 
 import orjson
 
@@ -23,10 +27,13 @@ from mltools.io.provenance import KEY, Provenance
 Label = int | str
 RowId = int | str
 Values = dict[str, Any]
+RawRow = bytes | Values
+"""A row as it was read: its JSON line, or the columns of a Parquet row."""
 LabelType = Literal["auto", "str"]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
+BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Columns:
 class _HashingReader(io.RawIOBase):
     """A raw stream that digests the bytes as they pass, so that an input is read only once."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: io.BufferedReader) -> None:
         self._raw = raw
         self.sha256 = hashlib.sha256()
 
@@ -50,7 +57,7 @@ class _HashingReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._raw.read(len(buffer))
+        data = self._raw.read1(len(buffer))  # what is there: a slow pipe is passed on as it comes
         buffer[: len(data)] = data
         self.sha256.update(data)
         return len(data)
@@ -90,29 +97,38 @@ class Source:
         """Name the 1-based line (JSONL) or row (Parquet) `number`."""
         return f"{self.name}:{number}"
 
-    def _open_raw(self) -> BinaryIO:
+    def _open_raw(self) -> io.BufferedReader:
         if self.path == STDIN:
-            return sys.stdin.buffer
+            return cast(io.BufferedReader, sys.stdin.buffer)
         path = Path(self.path)
         if path.is_dir():
             raise UsageError(f"{self.name} is a folder; name a file of rows")
         try:
-            return cast(BinaryIO, path.open("rb", buffering=0))
+            return path.open("rb")
         except FileNotFoundError:
             raise NotFoundError(f"no such file: {self.name}") from None
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines without their `\\n`, decompressed, without a byte-order mark."""
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Yield the lines, decompressed, without their ends and a byte-order mark, some at a time as they come."""
         self._reader = _HashingReader(self._open_raw())
-        buffered = io.BufferedReader(self._reader, buffer_size=1 << 20)
+        mark, rest = BOM, b""
         try:
-            with _decompress(buffered, self.path) as stream:
-                for number, line in enumerate(stream):
-                    if number == 0 and line.startswith(BOM):
-                        line = line[len(BOM) :]
-                    yield line.rstrip(b"\r\n")
-        except (gzip.BadGzipFile, EOFError, _zstd_error()) as error:
+            with _decompress(io.BufferedReader(self._reader, BLOCK), self.path) as stream:
+                while piece := stream.read1(BLOCK):
+                    head, newline, tail = piece.rpartition(b"\n")
+                    if not newline:
+                        rest += piece
+                        continue
+                    yield _split((rest + head).removeprefix(mark))
+                    mark, rest = b"", tail
+        except (gzip.BadGzipFile, EOFError, zlib.error, _zstd_error()) as error:
             raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
+        if rest:
+            yield _split(rest.removeprefix(mark))
+
+
+def _split(block: bytes) -> list[bytes]:
+    return (block.replace(b"\r\n", b"\n") if b"\r" in block else block).removesuffix(b"\r").split(b"\n")
 
 
 def _zstd_error() -> type[Exception]:
@@ -123,15 +139,15 @@ def _zstd_error() -> type[Exception]:
     return EOFError
 
 
-def _decompress(stream: Any, name: str) -> BinaryIO:
+def _decompress(stream: io.BufferedReader, name: str) -> io.BufferedReader:
     if name.endswith(".gz"):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+        return cast(io.BufferedReader, gzip.GzipFile(fileobj=stream))
     if name.endswith(".zst"):
         import zstandard
 
         raw = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), buffer_size=1 << 20))
-    return cast(BinaryIO, stream)
+        return io.BufferedReader(cast(io.RawIOBase, raw), BLOCK)
+    return stream
 
 
 def iter_objects(source: Source) -> Iterator[tuple[int, bytes, Values]]:
@@ -140,17 +156,19 @@ def iter_objects(source: Source) -> Iterator[tuple[int, bytes, Values]]:
     Raises:
         RowsError: a line that is not UTF-8, not JSON, or not an object.
     """
-    loads = orjson.loads
-    for number, line in enumerate(source.lines(), start=1):
-        if not line or line.isspace():
-            continue
-        try:
-            values = loads(line)
-        except orjson.JSONDecodeError as error:
-            raise RowsError(f"{source.place(number)}: {_json_fault(line, error)}") from None
-        if type(values) is not dict:
-            raise RowsError(f"{source.place(number)}: a {_kind(values)}, not an object {{...}} with columns")
-        yield number, line, values
+    loads, number = orjson.loads, 0
+    for lines in source.blocks():
+        for line in lines:
+            number += 1
+            try:
+                values = loads(line)
+            except orjson.JSONDecodeError as error:
+                if not line or line.isspace():
+                    continue
+                raise RowsError(f"{source.place(number)}: {_json_fault(line, error)}") from None
+            if type(values) is not dict:
+                raise RowsError(f"{source.place(number)}: a {_kind(values)}, not an object {{...}} with columns")
+            yield number, line, values
 
 
 def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
@@ -204,16 +222,31 @@ def class_names(source: Source, column: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def write_parquet_rows(path: Path, rows: Sequence[Any], source: Source, provenance: Provenance) -> None:
-    """Write rows (dicts, or JSON lines) to Parquet; metadata of a Parquet source, such as class names, is kept."""
+def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, provenance: Provenance) -> None:
+    """Write rows to Parquet; the types and the metadata (such as class names) of a Parquet source are kept.
+
+    Raises:
+        RowsError: a column of JSON rows that holds values of types that no one column type can hold.
+    """
     import polars as pl
 
-    values = [orjson.loads(row) if isinstance(row, bytes) else row for row in rows]
     metadata = parquet_metadata(source) if source.is_parquet else {}
     metadata = {key: value for key, value in metadata.items() if key != "ARROW:schema"}
+    try:
+        frame = _frame(rows, source)
+    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        raise RowsError(f"{source.name}: cannot be made a table ({_first_line(error)}); write JSONL instead") from None
     with atomic_file(path) as temporary:
-        frame = pl.DataFrame(values, infer_schema_length=None)
         frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
+
+
+def _frame(rows: Sequence[RawRow], source: Source) -> Any:
+    import polars as pl
+
+    frame = pl.DataFrame(
+        [orjson.loads(row) if isinstance(row, bytes) else row for row in rows], infer_schema_length=None
+    )
+    return frame
 
 
 def _first_line(error: Exception) -> str:
@@ -253,12 +286,15 @@ class LabelReader:
         """Start with no label seen; `label_type` "str" reads every label as text."""
         self._source = source
         self._as_text = label_type == "str"
+        self._kind: type | None = str if self._as_text else None
         self._first: tuple[int, type, object] | None = None
         self._other: list[tuple[int, object]] = []
 
     def read(self, number: int, value: object) -> Label | None:
         """Read the label of line `number`; None where the row is unlabelled."""
         kind = type(value)
+        if kind is self._kind and value != -1:
+            return value  # type: ignore[return-value]  # the usual case, quickly
         if value is None or (kind is int and value == -1):
             return None
         if self._as_text:
@@ -272,6 +308,7 @@ class LabelReader:
             raise RowsError(f"{self._source.place(number)}: label is a {_kind(value)}, not text or an integer")
         if self._first is None:
             self._first = (number, kind, value)
+            self._kind = kind if kind is not bool else None
         elif kind is not self._first[1]:
             self._other.append((number, value))
         return int(cast(bool, value)) if kind is bool else cast(Label, value)
@@ -390,9 +427,11 @@ class _ExampleReader:
 class IdReader:
     """Reads row ids: the `id` column, else the 0-based row number; each id may occur once."""
 
-    def __init__(self, source: Source) -> None:
-        """Start with no id seen."""
+    def __init__(self, source: Source, *, unique: bool = True) -> None:
+        """Start with no id seen; `unique=False` lets ids repeat, in constant memory."""
         self._source = source
+        self._unique = unique
+        self._unnamed = 0
         self._seen: dict[RowId, int] = {}
 
     def read(self, index: int, number: int, values: Values) -> RowId:
@@ -401,9 +440,16 @@ class IdReader:
         Raises:
             RowsError: an id that is neither an integer nor text, or that occurred before.
         """
+        if "id" not in values and not self._seen:
+            self._unnamed = index + 1
+            return index
         row_id = values.get("id", index)
         if type(row_id) is not int and type(row_id) is not str:
             raise RowsError(f"{self._source.place(number)}: id is a {_kind(row_id)}, not an integer or text")
+        if not self._unique:
+            return row_id
+        if type(row_id) is int and 0 <= row_id < self._unnamed:
+            raise RowsError(f"{self._source.place(number)}: id {row_id} is the number of a row without an id")
         first = self._seen.setdefault(row_id, number)
         if first != number:
             raise RowsError(f"{self._source.place(number)}: id {shown(row_id)} is also line {first}'s; ids must differ")
@@ -429,12 +475,8 @@ def select(examples: Examples, keep: Sequence[int]) -> Examples:
     )
 
 
-def member_spans(line: bytes) -> Iterator[tuple[str, int, int]]:
-    """Yield (key, start, end) of each top-level value of a JSON object, as character offsets.
-
-    The offsets are into `line.decode()`; `line` must already have parsed as an object.
-    """
-    text = line.decode("utf-8")
+def member_spans(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield (key, start, end) of each top-level value of a JSON object, which must already have parsed."""
     decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
     skip = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
     position = skip(text, text.index("{") + 1).end()
@@ -449,24 +491,40 @@ def member_spans(line: bytes) -> Iterator[tuple[str, int, int]]:
             position = skip(text, position + 1).end()
 
 
-def edit_object(line: bytes, replace: dict[str, bytes], append: Iterable[tuple[str, bytes]]) -> bytes:
-    """Change values of a JSON object and add members at its end; every other byte stays as it was.
+def replace_value(line: bytes, key: str, value: bytes) -> bytes:
+    """Change one value of a JSON object; every other byte stays as it was.
 
     Args:
-        line: one JSON object.
-        replace: key to new JSON value, for keys that the object has (the last, where a key is repeated).
-        append: (key, JSON value) pairs to add, none of which the object has.
+        line: a JSON object that has the key; if repeatedly, the last, which counts, is changed.
+        key: the key, at the top level.
+        value: its new value, as JSON.
     """
-    if replace:
-        text = line.decode("utf-8")
-        spans = {key: (start, end) for key, start, end in member_spans(line)}
-        for key, (start, end) in sorted(spans.items(), key=lambda item: -item[1][0]):
-            if key in replace:
-                text = text[:start] + replace[key].decode("utf-8") + text[end:]
-        line = text.encode("utf-8")
-    added = b",".join(orjson.dumps(key) + b":" + value for key, value in append)
-    if not added:
-        return line
-    body = line.rstrip()[:-1].rstrip()
-    comma = b"" if body.endswith(b"{") else b","
-    return body + comma + added + b"}"
+    quoted = orjson.dumps(key)
+    if line.count(quoted) == 1 and b"\\" not in line:  # nothing else can look like the key
+        start, end = cast(re.Match[bytes], SCALAR.match(line, line.index(quoted) + len(quoted))).span(1)
+        if line[start] not in b"[{":
+            return line[:start] + value + line[end:]
+    text = line.decode("utf-8")
+    start, end = {name: (start, end) for name, start, end in member_spans(text)}[key]
+    return text[:start].encode() + value + text[end:].encode()
+
+
+SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^,}\s]+)')
+
+
+def dump_row(values: Values) -> bytes:
+    """Write the columns of a row as JSON; NaN becomes null, times become ISO 8601 text.
+
+    Raises:
+        RowsError: a value that JSON cannot hold.
+    """
+    try:
+        return orjson.dumps(values, default=_as_text)
+    except orjson.JSONEncodeError as error:
+        raise RowsError(f"a row cannot be written as JSON ({error}); write Parquet: -o FILE.parquet") from None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
+    raise TypeError

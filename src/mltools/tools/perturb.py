@@ -6,32 +6,37 @@ columns pass through; JSONL keeps its bytes.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import compress
 from math import floor
-from typing import Any
 
+import numpy as np
 import orjson
 
 from mltools.config import PerturbConfig
-from mltools.draw import keyed_hash
+from mltools.draw import keyed_hash, keyed_hashes
 from mltools.errors import RowsError, UsageError
 from mltools.io.rows import (
     Columns,
     IdReader,
     Label,
     LabelReader,
+    RawRow,
     RowId,
     Source,
-    edit_object,
+    Values,
     iter_rows,
     missing_column,
+    replace_value,
     shown,
 )
 
-Row = tuple[bytes | None, Mapping[str, Any], RowId, Label | None]
+Row = tuple[RawRow, RowId, Label | None]
+"""A row to be marked (with an id; a JSON line lacks its closing brace), its id and its label."""
 Draw = Mapping[int, Label]
+ROWS, LABELS = "perturb rows", "perturb labels"
 
 
 @dataclass
@@ -44,7 +49,7 @@ class Count:
     noisy: int = 0
 
 
-def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Count | None = None) -> Iterator[Any]:
+def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Count | None = None) -> Iterator[RawRow]:
     """Yield the rows with `original_label` and `noisy` added and, in noisy rows, another `label`.
 
     Exactly floor(rate x n_c) rows of each class c change, or, with `stream`, each row with probability `rate`
@@ -60,17 +65,16 @@ def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Coun
         `bytes` (a JSON line without its end) for JSONL, `dict` for Parquet.
 
     Raises:
-        UsageError: a rate outside 0-1, or `stream` without `classes`.
+        UsageError: a rate outside 0-1, or options that do not go together.
         RowsError: a bad row, one class only, or rows that were perturbed before.
     """
     _check(config)
     count = count if count is not None else Count()
-    rows = _read(source, columns, count)
-    yield from (
-        _stream(rows, source, columns, config, count)
-        if config.stream
-        else _exact(list(rows), source, columns, config, count)
-    )
+    rows = _read(source, columns, config, count)
+    if config.stream:
+        yield from _stream(rows, source, columns, config, count)
+    else:
+        yield from _exact(rows, source, columns, config, count)
 
 
 def _check(config: PerturbConfig) -> None:
@@ -82,60 +86,107 @@ def _check(config: PerturbConfig) -> None:
         raise UsageError("--stream cannot count classes or rows: leave --top-classes and --draw python out")
     if config.top_classes is not None and config.top_classes < 2:
         raise UsageError(f"--top-classes {config.top_classes}: at least 2 classes are needed")
+    if config.split_from is not None and config.draw != "python":
+        raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 
 
-def _read(source: Source, columns: Columns, count: Count) -> Iterator[Row]:
-    labels, ids = LabelReader(source, columns.label_type), IdReader(source)
-    for index, (number, line, values) in enumerate(iter_rows(source)):
-        if columns.label not in values:
-            raise missing_column(source.place(number), columns.label, values, "label")
-        for name in ("original_label", "noisy"):
-            if name in values:
-                raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
-        label = labels.read(number, values[columns.label])
+def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[Row]:
+    labels = LabelReader(source, columns.label_type)
+    ids = IdReader(source, unique=not config.stream)
+    column = columns.label
+    for number, line, values in iter_rows(source):
+        if column not in values:
+            raise missing_column(source.place(number), column, values, "label")
+        if "noisy" in values or "original_label" in values:
+            name = "original_label" if "original_label" in values else "noisy"
+            raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
+        label = labels.read(number, values[column])
+        row_id = ids.read(count.rows, number, values)
         count.rows += 1
         count.unlabelled += label is None
-        yield line, values, ids.read(index, number, values), label
+        yield _open(line, values, column, row_id, label), row_id, label
     labels.check()
     if not count.rows:
         raise RowsError(f"{source.name}: no rows")
 
 
-def _exact(rows: list[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[Any]:
+def _open(line: bytes | None, values: Values, column: str, row_id: RowId, label: Label | None) -> RawRow:
+    """Give the row its id, and its label in the type that was read, ready for `_mark` to add the rest."""
+    if line is None:
+        return {**values, column: values[column] if label is None else label, "id": row_id}
+    if label is not None and type(label) is not type(values[column]):
+        line = replace_value(line, column, orjson.dumps(label))
+    line = line[:-1] if line[-1:] == b"}" else line.rstrip()[:-1]
+    return line if "id" in values else line + b',"id":%d' % row_id
+
+
+@dataclass
+class _Table:
+    """Rows held in memory, as columns."""
+
+    rows: list[RawRow]
+    ids: list[RowId]
+    labels: list[Label | None]
+
+    @classmethod
+    def read(cls, rows: Iterable[Row]) -> "_Table":
+        table = cls([], [], [])
+        for row, row_id, label in rows:
+            table.rows.append(row)
+            table.ids.append(row_id)
+            table.labels.append(label)
+        return table
+
+    def keep(self, classes: set[Label]) -> "_Table":
+        chosen = [label in classes for label in self.labels]
+        columns = (list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels))
+        return _Table(*columns)  # type: ignore[arg-type]
+
+    def positions(self, classes: Sequence[Label]) -> dict[Label, list[int]]:
+        """Give each class's rows."""
+        result: dict[Label, list[int]] = {label: [] for label in classes}
+        for index, label in enumerate(self.labels):
+            if label is not None:
+                result[label].append(index)
+        return result
+
+
+def _exact(
+    rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
+) -> Iterator[RawRow]:
+    table = _Table.read(rows)
     if config.top_classes is not None:
-        kept = _top_classes([label for *_, label in rows], config.top_classes, source)
-        count.left_out = sum(label not in kept for *_, label in rows)
-        rows = [row for row in rows if row[3] in kept]
-    classes = sorted({label for *_, label in rows if label is not None})
+        table = table.keep(_top_classes(table.labels, config.top_classes, source))
+        count.left_out = count.rows - len(table.rows)
+    classes = sorted({label for label in table.labels if label is not None})
     if config.classes is not None:
         classes = _named_classes(config.classes, classes, source)
     if len(classes) < 2:
         raise RowsError(f"{source.name}: {_few(classes)}; a wrong label needs two classes")
-    draw = (_draw_hash if config.draw == "hash" else _draw_python)(rows, classes, config)
+    draw = (_draw_hash if config.draw == "hash" else _draw_python)(table, classes, config)
     count.noisy = len(draw)
     mark = _Marker(columns.label)
-    for index, row in enumerate(rows):
-        yield mark(row, draw.get(index))
+    for index, (row, label) in enumerate(zip(table.rows, table.labels, strict=True)):
+        yield mark(row, label, draw.get(index))
 
 
 def _stream(
     rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
-) -> Iterator[Any]:
-    mark, digest = _Marker(columns.label), _keyed_hash(config.seed)
+) -> Iterator[RawRow]:
+    mark = _Marker(columns.label)
+    rank, choice = keyed_hash(ROWS, config.seed), keyed_hash(LABELS, config.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(config.rate)) * 2**64)
-    for row in rows:
-        _, _, row_id, label = row
+    for row, row_id, label in rows:
         new = None
         if label is not None:
             classes = classes or _named_classes(config.classes or (), [label], source)
             if label not in classes:
                 raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
-            rank, choice = digest(row_id)
-            if rank < bound:
-                new = _other(classes, label, choice)
+            if rank(row_id) < bound:
+                new = _other(classes, label, choice(row_id))
         count.noisy += new is not None
-        yield mark(row, new)
+        yield mark(row, label, new)
 
 
 def _few(classes: Sequence[Label]) -> str:
@@ -165,74 +216,56 @@ def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
 
 
-def _keyed_hash(seed: int) -> Callable[[RowId], tuple[int, int]]:
-    """Build the function id -> (rank, choice): two independent 64-bit numbers from a hash keyed by the seed."""
-    digest = keyed_hash("perturb", seed)
-    return lambda row_id: divmod(digest(row_id), 2**64)
-
-
 def _other(classes: Sequence[Label], label: Label, choice: int) -> Label:
     others = [c for c in classes if c != label]
     return others[choice % len(others)]
 
 
-def _draw_hash(rows: Sequence[Row], classes: Sequence[Label], config: PerturbConfig) -> Draw:
-    """Change, in each class, the rows whose hash ranks lowest; the other half of the hash picks the label."""
-    digest = _keyed_hash(config.seed)
-    by_class: dict[Label, list[tuple[int, int, int]]] = {label: [] for label in classes}
-    for index, (_, _, row_id, label) in enumerate(rows):
-        if label is not None:
-            by_class[label].append((*digest(row_id), index))
+def _draw_hash(table: _Table, classes: Sequence[Label], config: PerturbConfig) -> Draw:
+    """Change, in each class, the rows whose hash ranks lowest; another hash picks the label."""
+    ranks = keyed_hashes(table.ids, ROWS, config.seed)
+    choice = keyed_hash(LABELS, config.seed)
     draw: dict[int, Label] = {}
-    for label, members in by_class.items():
-        members.sort()
-        for _, choice, index in members[: floor(Decimal(str(config.rate)) * len(members))]:
-            draw[index] = _other(classes, label, choice)
+    for label, members in table.positions(classes).items():
+        n = floor(Decimal(str(config.rate)) * len(members))
+        positions = np.array(members, dtype=np.int64)
+        for index in positions[ranks[positions].argsort(kind="stable")[:n]].tolist():
+            draw[index] = _other(classes, label, choice(table.ids[index]))
     return draw
 
 
-def _draw_python(rows: Sequence[Row], classes: Sequence[Label], config: PerturbConfig) -> Draw:
+def _draw_python(table: _Table, classes: Sequence[Label], config: PerturbConfig) -> Draw:
     """Draw as the released code does: Python's generator, class by class, then labels in row order."""
     generator = random.Random(config.seed)
+    if config.split_from is not None:
+        generator.shuffle(list(range(config.split_from)))
     chosen: set[int] = set()
-    for label in classes:
-        positions = [index for index, row in enumerate(rows) if row[3] == label]
+    for positions in table.positions(classes).values():
         generator.shuffle(positions)
         chosen.update(positions[: int(config.rate * len(positions))])
-    return {index: generator.choice([c for c in classes if c != rows[index][3]]) for index in sorted(chosen)}
+    return {index: generator.choice([c for c in classes if c != table.labels[index]]) for index in sorted(chosen)}
 
 
 class _Marker:
-    """Writes a row with its new columns; JSONL as bytes, Parquet rows as dicts."""
+    """Closes a row with its new columns."""
 
     def __init__(self, column: str) -> None:
         self._column = column
-        self._clean: dict[tuple[Label, bool], bytes] = {}
+        self._clean: dict[Label | None, bytes] = {None: b"}"}
 
-    def __call__(self, row: Row, new: Label | None) -> Any:
-        line, values, row_id, label = row
-        if line is None:
-            return self._mark_dict(values, row_id, label, new)
-        if label is None:
-            return line if "id" in values else edit_object(line, {}, [("id", orjson.dumps(row_id))])
-        same_type = type(values[self._column]) is type(label)
-        if new is None and same_type and "id" in values and line.endswith(b"}"):
-            return line[:-1] + self._suffix(label)
-        replace = {} if new is None and same_type else {self._column: orjson.dumps(label if new is None else new)}
-        added = [] if "id" in values else [("id", orjson.dumps(row_id))]
-        added += [("original_label", orjson.dumps(label)), ("noisy", orjson.dumps(new is not None))]
-        return edit_object(line, replace, added)
-
-    def _suffix(self, label: Label) -> bytes:
-        key = (label, isinstance(label, int))
-        if key not in self._clean:
-            self._clean[key] = b',"original_label":%s,"noisy":false}' % orjson.dumps(label)
-        return self._clean[key]
-
-    def _mark_dict(self, values: Mapping[str, Any], row_id: RowId, label: Label | None, new: Label | None) -> Any:
-        row = dict(values)
-        row.setdefault("id", row_id)
-        noisy = None if label is None else new is not None
+    def __call__(self, row: RawRow, label: Label | None, new: Label | None) -> RawRow:
+        if isinstance(row, dict):
+            noisy = None if label is None else new is not None
+            return {
+                **row,
+                self._column: row[self._column] if new is None else new,
+                "original_label": label,
+                "noisy": noisy,
+            }
         if new is not None:
-            row[self._column] = new
-        return {**row, "original_label": label, "noisy": noisy}
+            opened = replace_value(row + b"}", self._column, orjson.dumps(new))[:-1]
+            return opened + b',"original_label":%s,"noisy":true}' % orjson.dumps(label)
+        end = self._clean.get(label)
+        if end is None:
+            end = self._clean[label] = b',"original_label":%s,"noisy":false}' % orjson.dumps(label)
+        return row + end
