@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
+ProbeTarget = Literal["noise", "label", "original_label"]
 Part = Literal["all", "attn", "mlp", "norm"]
 PARTS: tuple[Part, ...] = ("all", "attn", "mlp", "norm")
 C = TypeVar("C", bound="Settings")
@@ -118,3 +119,46 @@ class GradsConfig(Settings):
     seed: int = 1
     batch_size: int | None = None
     max_length: int = 512
+
+
+@dataclass(frozen=True)
+class StatesConfig(Settings):
+    """Settings of `states`."""
+
+    dtype: Literal["float32", "float16"] = "float32"
+    position: Literal["auto", "first", "last"] = "auto"
+    raw_last: bool = False
+    batch_size: int | None = None
+    max_length: int = 512
+
+
+@dataclass(frozen=True)
+class ProbeConfig(Settings):
+    """Settings of `probe`. Defaults are what was run (released-code §1.8), with the paper's one hidden layer.
+
+    `select_after`: only epochs after that many are candidates for the best one.
+    """
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {"hidden_layers": 2, "allow_absent": True}
+    targets: tuple[ProbeTarget, ...] = ("noise",)
+    probe: Literal["mlp", "linear"] = "mlp"
+    seed: int = 1
+    n_seeds: int = 5
+    hidden_layers: int = 1
+    hidden_width: int = 128
+    dropout: float = 0.1
+    epochs: int = 100
+    select_after: int = 26
+    batch_size: int = 32
+    learning_rate: float = 2e-4
+    weight_decay: float = 1e-5
+    noisy_weight: float = 0.67
+    allow_absent: bool = False
+
+
+@dataclass(frozen=True)
+class CentroidConfig(Settings):
+    """Settings of `centroid`."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {"crossing": "last"}
+    crossing: Literal["first", "last", "stable"] = "first"

@@ -138,6 +138,97 @@ class GradRecord:
 
 
 @dataclass(frozen=True)
+class ProbeRecord:
+    """One layer of `probe` for one target. F1s are fractions 0-1 on held-out test rows, means over probe seeds.
+
+    F1 is that of the noisy class for the target `noise`, else macro-averaged over the classes that occur among
+    the rows measured or the predictions for them.
+    """
+
+    tool: str = column("probe")
+    layer: int = column("layer, from 1; 0 is the embeddings")
+    layers: int = column("number of layers, L")
+    score: float | None = column(
+        "gain in f1 over the layer below (layer 1: over `baseline_f1`), 0 if it falls; null for layer 0"
+    )
+    target: str = column("what was predicted: noise, label or original_label")
+    probe: str = column("mlp or linear")
+    f1: float = column("mean F1 on all test rows")
+    f1_sd: float | None = column("sample standard deviation over seeds; null for one seed")
+    f1_noisy: float | None = column("mean F1 on noisy test rows, over the seeds that have some; null if none has")
+    f1_noisy_sd: float | None = column("its standard deviation; null for fewer than two seeds")
+    f1_clean: float | None = column(
+        "mean F1 on clean test rows; null for the target noise, which has none of its class"
+    )
+    f1_clean_sd: float | None = column("its standard deviation; null for fewer than two seeds")
+    baseline_f1: float = column("the mean F1 that layer 1 is scored against: --baseline's layer 1, else layer 0")
+    f1_by_seed: list[float] = column("f1 of each probe seed")
+    f1_noisy_by_seed: list[float | None] = column("f1_noisy of each probe seed; null where its test rows have none")
+    f1_clean_by_seed: list[float | None] = column("f1_clean of each probe seed; null where undefined")
+    seeds: list[int] = column("the probe seeds")
+    n_train: int = column("rows the probe was trained on")
+    n_validation: int = column("rows its best epoch was chosen on")
+    n_test: int = column("rows it was measured on")
+
+
+@dataclass(frozen=True)
+class CentroidRecord:
+    """One layer of `centroid` for an ordered pair of classes, or for all pairs together (§5).
+
+    Values are projections: 0 at the centroid of the assigned class, 1 at that of the original class, whose
+    means are over clean rows. Three groups of rows: clean ones of the assigned class, clean ones of the original
+    class, and noisy ones that have the assigned label and had the original. `p12_5` is the 12.5th percentile.
+    """
+
+    tool: str = column("centroid")
+    layer: int = column("layer, from 1")
+    layers: int = column("number of layers, L")
+    assigned_label: str | None = column("the label that the noisy rows were given; null for all pairs together")
+    original_label: str | None = column("the label that they had; null for all pairs together")
+    n_assigned: int = column("clean rows of the assigned class; for all pairs together, summed over pairs")
+    n_original: int = column("clean rows of the original class; for all pairs together, summed over pairs")
+    n_noisy: int = column("noisy rows of the pair; for all pairs together, all of them")
+    distance: float | None = column("Euclidean distance of the two centroids; null for all pairs together")
+    assigned_mean: float | None = column("mean projection of the assigned class; null where `reason` says why")
+    assigned_p12_5: float | None = column("12.5th percentile of the assigned class")
+    assigned_p25: float | None = column("25th percentile of the assigned class")
+    assigned_p50: float | None = column("median of the assigned class")
+    assigned_p75: float | None = column("75th percentile of the assigned class")
+    assigned_p87_5: float | None = column("87.5th percentile of the assigned class")
+    original_mean: float | None = column("mean projection of the original class; null where `reason` says why")
+    original_p12_5: float | None = column("12.5th percentile of the original class")
+    original_p25: float | None = column("25th percentile of the original class")
+    original_p50: float | None = column("median of the original class")
+    original_p75: float | None = column("75th percentile of the original class")
+    original_p87_5: float | None = column("87.5th percentile of the original class")
+    noisy_mean: float | None = column("mean projection of the noisy rows; null where `reason` says why")
+    noisy_p12_5: float | None = column("12.5th percentile of the noisy rows")
+    noisy_p25: float | None = column("25th percentile of the noisy rows")
+    noisy_p50: float | None = column("median of the noisy rows")
+    noisy_p75: float | None = column("75th percentile of the noisy rows")
+    noisy_p87_5: float | None = column("87.5th percentile of the noisy rows")
+    reason: str | None = column("why values are null; null where none is")
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """The layer at which something first happens, by `centroid --events` or `probe --events` (§5, Figure 12).
+
+    centroid: `crossing`, noisy rows come nearer to the assigned class; `initiation`, the classes stay apart.
+    probe: `memorisation>>generalisation`, noisy rows' labels are predicted better than their original ones;
+    `90 % F1`, clean rows are classified.
+    """
+
+    tool: str = column("centroid or probe")
+    event: str = column("crossing or initiation; memorisation>>generalisation or 90 % F1")
+    layer: int | None = column("the layer, from 1 (probe: 0 is the embeddings); null if it never happens")
+    layers: int = column("number of layers, L")
+    assigned_label: str | None = column("the pair's assigned label; null for all pairs together, and for probe")
+    original_label: str | None = column("the pair's original label; null for all pairs together, and for probe")
+    reason: str | None = column("why `layer` is null; null where it is not")
+
+
+@dataclass(frozen=True)
 class LayerRecord:
     """A layer's score by any tool: what `mcog`, `score` and `correlate` read."""
 
