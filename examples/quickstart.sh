@@ -33,7 +33,7 @@ wait "$noisy"
 wait "$clean"
 
 step "mltools swap $out/noisy $out/clean $out/noisy.jsonl > $out/swap.jsonl"
-mltools swap "$out/noisy" "$out/clean" "$out/noisy.jsonl" --tag model="$(basename "$pretrained")" > "$out/swap.jsonl"
+mltools swap "$out/noisy" "$out/clean" "$out/noisy.jsonl" > "$out/swap.jsonl"
 
 step "mltools plot heatmap $out/swap.jsonl"
 mltools plot heatmap "$out/swap.jsonl"

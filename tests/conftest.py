@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from forkserver import write_client
 from mltools.cli import main
 
 CONFORMANCE = Path(__file__).parent / "conformance"
@@ -201,3 +203,39 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> I
 
     yield run
     signal.signal(signal.SIGTERM, before)
+
+
+class Shell:
+    """A bash with a fast `mltools` on its PATH; see forkserver.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, script: str, cwd: Path, timeout: float = 120, **environment: str) -> Result:
+        path = f"{self._folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", "set -euo pipefail\n" + script],
+            cwd=cwd,
+            env={**os.environ, "PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Run bash scripts in which mltools starts without importing torch anew."""
+    folder = tmp_path_factory.mktemp("bin")
+    socket = folder / "socket"
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "forkserver.py"), str(socket)], stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+    write_client(folder, socket)
+    yield Shell(folder)
+    server.kill()
+    server.wait()
+    server.stdout.close()

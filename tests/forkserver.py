@@ -1,0 +1,103 @@
+"""A shell in which `mltools` starts at once: each call is a fork of a process that has everything imported.
+
+Real argv, real pipes, real exit statuses, only the seconds of importing torch are saved. `python forkserver.py
+SOCKET` serves; the `mltools` placed on PATH hands its arguments, folder, environment and three streams over.
+"""
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+CLIENT = """#!{python}
+import array, json, os, socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect({socket!r})
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+s.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+s.sendall(request)
+for fd in (0, 1):
+    os.close(fd)
+answer = s.recv(8)
+sys.stderr.close()
+os._exit(int(answer or b"1"))
+"""
+
+
+def write_client(folder: Path, path: Path) -> None:
+    """Put an `mltools` into `folder` that asks the server at socket `path`."""
+    client = folder / "mltools"
+    client.write_text(CLIENT.format(python=sys.executable + " -SIE", socket=str(path)))
+    client.chmod(0o755)
+
+
+def receive(connection: socket.socket) -> tuple[list[int], list[str], str, dict[str, str]]:
+    """Read one request: streams, arguments, folder, environment."""
+    fds = array.array("i")
+    head, ancillary, *_ = connection.recvmsg(8, socket.CMSG_LEN(3 * fds.itemsize))
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data)
+    size, body = int.from_bytes(head, "big"), b""
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    arguments, folder, environment = json.loads(body)
+    return list(fds), arguments, folder, environment
+
+
+def answer(connection: socket.socket) -> None:
+    """Run one request in this (forked) process and tell its status."""
+    fds, arguments, folder, environment = receive(connection)
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for target, mode in ((0, "r"), (1, "w"), (2, "w")):
+        setattr(sys, ("stdin", "stdout", "stderr")[target], os.fdopen(target, mode, closefd=False))
+    sys.argv = ["mltools", *arguments]
+    from mltools.cli import main
+
+    try:
+        status = main(arguments)
+    except BaseException:  # noqa: BLE001  whatever happens, the client must hear a status
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.sendall(b"%d" % status)
+
+
+def serve(path: str) -> None:
+    """Answer requests until killed, each in a child of its own."""
+    import accelerate  # noqa: F401
+    import polars  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import sklearn.metrics  # noqa: F401
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            answer(connection)
+            os._exit(0)
+        connection.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
