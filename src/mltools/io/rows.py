@@ -4,12 +4,16 @@ JSONL is read line by line by ourselves: nothing is inferred, unknown keys are k
 names `file:line`. Lines are split at `\n` bytes only, so U+2028 inside a text is text.
 """
 
+import contextlib
+import functools
 import gzip
 import hashlib
 import io
 import json
 import re
+import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -373,10 +377,35 @@ def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Ex
         NotFoundError: no such file.
     """
     source = path if isinstance(path, Source) else Source(path)
+    (examples,) = iter_examples(source, columns)
+    return examples
+
+
+def iter_examples(source: Source, columns: Columns = Columns(), size: int | None = None) -> Iterator[Examples]:
+    """Yield labelled rows `size` at a time, all at once by default; else as `read_examples`."""
     reader = _ExampleReader(source, columns)
     for index, (number, _, values) in enumerate(iter_rows(source)):
         reader.add(index, number, values)
-    return reader.finish()
+        if len(reader.rows) == size:
+            yield reader.take()
+    reader.check()
+    if reader.rows:
+        yield reader.take()
+
+
+@contextlib.contextmanager
+def rereadable(source: Source) -> Iterator[Source]:
+    """Give a source that can be read more than once: the file itself, or a temporary copy of a stream."""
+    if source.path != STDIN and not Path(source.path).is_fifo():
+        yield source
+        return
+    with tempfile.NamedTemporaryFile(prefix="mltools-") as copy:
+        with source._open_raw() if source.path != STDIN else contextlib.nullcontext(sys.stdin.buffer) as raw:
+            shutil.copyfileobj(raw, copy)
+        copy.flush()
+        again = Source(copy.name)
+        again.name = source.name
+        yield again
 
 
 class _ExampleReader:
@@ -384,7 +413,7 @@ class _ExampleReader:
         self.source, self.columns = source, columns
         self.labels = LabelReader(source, columns.label_type)
         self.ids = IdReader(source)
-        self.n_unlabelled = 0
+        self.n_labelled = self.n_unlabelled = 0
         self.rows: list[tuple[RowId, tuple[str, ...], Label, Label, bool]] = []
 
     def add(self, index: int, number: int, values: Values) -> None:
@@ -405,6 +434,7 @@ class _ExampleReader:
         if not isinstance(noisy, bool) and noisy not in (0, 1):
             raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
         texts = tuple(self._text(number, values, column) for column in self.columns.text)
+        self.n_labelled += 1
         self.rows.append((row_id, texts, label, cast(Label, original), bool(noisy)))
 
     def _text(self, number: int, values: Values, column: str) -> str:
@@ -415,13 +445,21 @@ class _ExampleReader:
             raise RowsError(f'{self.source.place(number)}: "{column}" is a {_kind(text)}, not text')
         return text
 
-    def finish(self) -> Examples:
+    @functools.cached_property
+    def names(self) -> list[str] | None:
+        return class_names(self.source, self.columns.label)
+
+    def check(self) -> None:
+        """Raise, after the last row, if labels were of several types or no row had one."""
         self.labels.check()
-        if not self.rows:
+        if not self.n_labelled:
             raise RowsError(f"{self.source.name}: no labelled rows")
+
+    def take(self) -> Examples:
+        """Give the rows since the last time."""
         ids, texts, labels, originals, noisy = (list(column) for column in zip(*self.rows, strict=True))
-        names = class_names(self.source, self.columns.label)
-        return Examples(self.source, ids, texts, labels, originals, noisy, names, self.n_unlabelled, self.columns)
+        self.rows.clear()
+        return Examples(self.source, ids, texts, labels, originals, noisy, self.names, self.n_unlabelled, self.columns)
 
 
 class IdReader:
