@@ -38,6 +38,9 @@ CleanArg = Annotated[
 PretrainedArg = Annotated[
     str, typer.Argument(metavar="PRETRAINED", help="Pre-trained model: a folder or hub repository.")
 ]
+CheckpointArg = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="Fine-tuned checkpoint: a folder or hub repository.")
+]
 Records = Annotated[
     list[str] | None, typer.Argument(metavar="[RECORDS]...", help="Files of records; - or none is stdin.")
 ]
@@ -64,6 +67,11 @@ By = Annotated[
     typer.Option(
         "--by", metavar="COL[,COL]", help="Group by these columns and average runs in a group. Default: all tags."
     ),
+]
+
+Part = Annotated[
+    str | None,
+    typer.Option("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
 ]
 
 # -- how rows are read --------------------------------------------------------------------------------

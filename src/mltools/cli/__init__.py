@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import typer
 
 from mltools import __version__, console
-from mltools.cli import finetune, mcog, perturb, plot, swap, windows  # noqa: F401  each adds its command to `app`
+from mltools.cli import finetune, grads, mcog, perturb, plot, swap, windows  # noqa: F401  each adds its command to `app`
 from mltools.cli.app import app
 from mltools.errors import MltoolsError, NotFoundError, ResourceError
 from mltools.signals import Terminated, raise_on_sigterm

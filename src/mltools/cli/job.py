@@ -125,7 +125,7 @@ class Job:
         )
 
 
-OUTPUT_OPTIONS = ("-o", "--out", "--provenance", "--per-row")
+OUTPUT_OPTIONS = ("-o", "--out", "--provenance", "--per-row", "--save", "--write")
 SWITCHES = ("--force", "--resume", "-q", "--quiet", "-v", "--verbose", "--debug", "--no-color")
 
 

@@ -1,0 +1,122 @@
+"""`mltools grads`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mltools import console, options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.config import PARTS, GradsConfig, resolve
+from mltools.io.atomic import check_output
+
+
+@command(
+    "grads",
+    "mltools grads noisy/memorised noisy.jsonl --frozen frozen/ > grads.jsonl",
+    "mltools grads noisy/memorised noisy.jsonl --objective logit --norm l2 | mltools mcog",
+)
+def grads(
+    checkpoint: options.CheckpointArg,
+    rows: options.Rows = None,
+    frozen: Annotated[
+        str | None,
+        typer.Option("--frozen", metavar="CHECKPOINT", help="Divide by the norms of this one, trained without blocks."),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="NAME",
+            help="loss (minus the cross-entropy), or logit (the label's). [default: loss]",
+        ),
+    ] = None,
+    norm: Annotated[str | None, typer.Option("--norm", metavar="NAME", help="l1 or l2. [default: l1]")] = None,
+    noisy_only: Annotated[
+        bool | None, typer.Option("--noisy-only", help="Leave clean rows out: nothing is subtracted.")
+    ] = None,
+    part: options.Part = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option("--leave-out", metavar="WORD[,WORD]", help="Leave out tensors whose name holds a word; or none."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the mean gradients of CHECKPOINT, a safetensors file."),
+    ] = None,
+    seed: options.Seed = None,
+    preset: options.PresetOpt = "paper",
+    text: options.Text = None,
+    label: options.LabelOpt = None,
+    separator: options.Separator = None,
+    label_type: options.LabelTypeOpt = "auto",
+    max_length: options.MaxLength = None,
+    batch_size: options.BatchSize = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    blocks: options.Blocks = None,
+    tag: options.Tag = None,
+    out: options.Out = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Score layers by the gradient that forgets the noisy rows.
+
+    Takes the mean gradient of minus the loss over the noisy rows, less the same over as many clean rows (drawn by
+    seed and id), and writes one record a layer: the norm over the block's tensors, divided by that of --frozen if
+    given, scaled to sum 1. The record holds every step: both norms, noisy and clean rows alone, the frozen
+    checkpoint, and attention, mlp and normalisation tensors side by side.
+    """
+    config = resolve(
+        GradsConfig,
+        job.preset(preset),
+        objective=options.one_of("--objective", objective, ("loss", "logit")) if objective else None,
+        norm=options.one_of("--norm", norm, ("l1", "l2")) if norm else None,
+        part=options.one_of("--part", part, PARTS) if part else None,
+        noisy_only=noisy_only,
+        leave_out=() if leave_out == "none" else options.parse_names(leave_out),
+        seed=seed,
+        batch_size=options.parse_batch_size(batch_size),
+        max_length=max_length,
+    )
+    task = job.Job("grads", config, out=out, force=force, tag=tag, provenance=provenance)
+    if save is not None:
+        check_output(save, force=force)
+    source = job.rows_source(rows)
+    task.check_input(source.path)
+
+    from mltools.io.provenance import folder_digest
+    from mltools.io.rows import read_examples
+    from mltools.model.checkpoints import locate
+    from mltools.tools.grads import grads as tool
+
+    examples = read_examples(source, job.columns(text, label, separator, label_type))
+    task.used("rows", examples)
+    for role, name in (("checkpoint", checkpoint), ("frozen", frozen)):
+        if name is not None:
+            task.inputs[role] = {"path": name, "sha256": folder_digest(locate(name))}
+    with task.records() as writer:
+        record = None
+        for record in tool(
+            checkpoint,
+            examples,
+            config,
+            frozen=frozen,
+            save=save,
+            provenance=task.provenance,
+            device=job.device_for(device),
+            threads=threads,
+            blocks=blocks,
+            progress=_progress,
+        ):
+            writer.write(record)
+    assert record is not None
+    task.finish(
+        layers=record.layers, noisy=record.n_noisy, clean=record.n_clean, objective=config.objective, norm=config.norm
+    )
+
+
+def _progress(rows: Iterator[int], total: int) -> Iterator[int]:
+    return console.track(rows, total, "grads", "rows")

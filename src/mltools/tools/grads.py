@@ -1,0 +1,378 @@
+"""Forgetting gradients: which layers must change most for the noisy rows to be forgotten (§3.1, Appendix E).
+
+One batched backward pass per group of rows. The gradient of a mean is the mean of the gradients, so nothing is taken
+row by row; of the mean gradients only two sums a tensor are kept.
+"""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mltools.config import GradsConfig
+from mltools.draw import ranked
+from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.io.provenance import Provenance
+from mltools.io.records import GradRecord
+from mltools.io.rows import Examples, RowId
+from mltools.io.rows import shown as in_json
+from mltools.io.tensors import open_tensors, write_tensors
+from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
+from mltools.model.checkpoints import Checkpoint, check_same, open_checkpoint, target_indices
+from mltools.model.device import set_threads
+from mltools.model.inference import Encoded, self_check
+from mltools.model.training import cross_entropy_sum
+
+CPU_TOKENS = 512
+ACCELERATOR_TOKENS = 8192
+"""Tokens in an automatic batch: fewer than for inference, since the backward pass keeps every block's activations."""
+
+Progress = Callable[[Iterator[int], int], Iterator[int]]
+Sums = Mapping[str, tuple[float, float]]
+"""Parameter name to the sum of |g| and the sum of g² over the tensor's elements."""
+NORMS = ("l1", "l2")
+GROUPS = ("noisy", "clean", "difference")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What is kept of one checkpoint's mean gradients: the sums of each group, those of clean rows if wanted."""
+
+    noisy: Sums
+    clean: Sums | None = None
+    difference: Sums | None = None
+
+    def group(self, name: str) -> Sums | None:
+        """Give the sums of `noisy`, `clean` or `difference`."""
+        sums: Sums | None = getattr(self, name)
+        return sums
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Which layer each tensor of the blocks is of, and the names that each part counts (`all` and those shown)."""
+
+    layers: Mapping[str, int]
+    parts: Mapping[str, Sequence[str]]
+    n_layers: int
+
+    def norms(self, sums: Sums, norm: str, part: str) -> list[float]:
+        """Take the L1 or L2 norm of each layer 1..L over the tensors of a part."""
+        totals = [0.0] * self.n_layers
+        for name in self.parts[part]:
+            totals[self.layers[name] - 1] += sums[name][NORMS.index(norm)]
+        return totals if norm == "l1" else [math.sqrt(total) for total in totals]
+
+
+def grads(
+    checkpoint: str,
+    examples: Examples,
+    config: GradsConfig = GradsConfig(),
+    *,
+    frozen: str | None = None,
+    clean_ids: Sequence[RowId] | None = None,
+    save: Path | None = None,
+    provenance: Provenance | None = None,
+    device: torch.device | None = None,
+    threads: int | None = None,
+    blocks: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[GradRecord]:
+    """Score each layer by the gradient that forgets the noisy rows.
+
+    Memory: the model, one gradient of its blocks, and the activations of one batch; the second gradient waits in a
+    temporary file, and the frozen checkpoint is opened when the first is done with.
+
+    Args:
+        checkpoint: θ_M1 (or any other), a folder or hub repository.
+        examples: the training rows, with noisy ones among them.
+        config: objective, norm, which tensors count.
+        frozen: the checkpoint whose norms divide those of `checkpoint`.
+        clean_ids: the clean rows to use; by default as many as there are noisy ones, drawn by (seed, id).
+        save: a safetensors file for the mean gradients of `checkpoint`, named `noisy/…` and `clean/…`.
+        provenance: written into that file.
+        device: CPU by default.
+        threads: CPU threads; see `set_threads`.
+        blocks: module path of the block list, where the model does not decide.
+        progress: wraps the rows of each pass as they are done.
+
+    Yields:
+        One record a layer.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be used, or does not fit the other; a part that is not to be had.
+        RowsError: no noisy rows, or too few clean ones.
+        TrainingError: a gradient that is not finite.
+    """
+    opened = open_checkpoint(checkpoint, device=device, blocks=blocks)
+    set_threads(threads, opened.width)
+    tensors = find_tensors(opened, config)
+    rows = choose_rows(examples, config, clean_ids)
+    encoded = opened.encode(examples, config.max_length)
+    self_check(opened.runner, encoded)
+    targets = target_indices(examples.labels, opened.labels, examples)
+    own = measure(opened, encoded, targets, rows, config, save=save, provenance=provenance, progress=progress)
+    opened.model.to("meta")  # only its shapes are still needed
+    other = None
+    if frozen is not None:
+        divisor = open_checkpoint(frozen, device=device, blocks=blocks)
+        check_same(opened, divisor)
+        other = measure(divisor, encoded, targets, rows, config, progress=progress)
+    yield from records(tensors, own, other, rows, config)
+
+
+def find_tensors(checkpoint: Checkpoint, config: GradsConfig) -> Tensors:
+    """Find which tensors of the blocks count, by part.
+
+    Raises:
+        CheckpointError: the architecture does not show `config.part`, or a layer has no tensor that counts.
+    """
+    stack = checkpoint.stack
+    shown = BLOCK_PARTS if block_parts(stack) is not None else ()
+    kept: dict[str, Sequence[str]] = {
+        part: sorted(n for n in select_part(stack, part) if not any(word in n for word in config.leave_out))
+        for part in (config.part, *shown)
+    }
+    layers = {name: layer for name in select_part(stack, "all") if (layer := stack.layer_of(name)) is not None}
+    empty = set(range(1, len(stack) + 1)) - {layers[name] for name in kept[config.part]}
+    if empty:
+        raise CheckpointError(
+            f"{checkpoint.name}: no tensor of layer {min(empty)} is left (--part {config.part}, "
+            f"--leave-out {','.join(config.leave_out)})"
+        )
+    return Tensors(layers, kept, len(stack))
+
+
+Rows = tuple[NDArray[np.int64], NDArray[np.int64] | None]
+
+
+def choose_rows(examples: Examples, config: GradsConfig, clean_ids: Sequence[RowId] | None = None) -> Rows:
+    """Give the positions of the noisy rows and of as many clean ones, drawn by (seed, id), or of those named.
+
+    Raises:
+        RowsError: no noisy rows, fewer clean than noisy ones, or an id that is no clean row's.
+    """
+    examples.require_noisy()
+    is_noisy = np.array(examples.noisy)
+    noisy, clean = np.flatnonzero(is_noisy), np.flatnonzero(~is_noisy)
+    if config.noisy_only:
+        return noisy, None
+    if clean_ids is not None:
+        place = {examples.ids[i]: i for i in clean}
+        missing = next((row_id for row_id in clean_ids if row_id not in place), None)
+        if missing is not None:
+            raise RowsError(f"{examples.source.name}: no clean row has the id {in_json(missing)}")
+        return noisy, np.array([place[row_id] for row_id in clean_ids], dtype=np.int64)
+    if len(clean) < len(noisy):
+        raise RowsError(
+            f"{examples.source.name}: {len(clean)} clean rows are fewer than the {len(noisy)} noisy ones that they "
+            "are compared with; score noisy rows alone with --noisy-only"
+        )
+    order = ranked([examples.ids[i] for i in clean], "grads clean", config.seed)
+    return noisy, np.sort(clean[order[: len(noisy)]])
+
+
+def measure(
+    checkpoint: Checkpoint,
+    encoded: Encoded,
+    targets: NDArray[np.int64],
+    rows: Rows,
+    config: GradsConfig,
+    *,
+    save: Path | None = None,
+    provenance: Provenance | None = None,
+    progress: Progress | None = None,
+) -> Gradients:
+    """Take the mean gradients of one checkpoint over noisy and clean rows; no gradient is left in the model."""
+    noisy, clean = rows
+    parameters = _block_parameters(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="mltools-") as name:
+        aside = Path(name)
+        _backward(checkpoint, encoded, targets, noisy, config, progress)
+        found = Gradients(_sums(parameters))
+        if clean is not None or save is not None:
+            _set_aside(parameters, aside / "noisy")
+        if clean is not None:
+            _clear(parameters)
+            _backward(checkpoint, encoded, targets, clean, config, progress)
+            if save is not None:
+                _set_aside(parameters, aside / "clean")
+            clean_sums = _sums(parameters)
+            _subtract_from(parameters, aside / "noisy")
+            found = Gradients(found.noisy, clean_sums, _sums(parameters))
+        _clear(parameters)
+        if save is not None:
+            _save(save, aside, provenance or Provenance("grads", {}))
+    return found
+
+
+def _block_parameters(checkpoint: Checkpoint) -> dict[str, nn.Parameter]:
+    """Give the blocks' parameters by name, and let only those have gradients."""
+    found = {}
+    for name, parameter in checkpoint.model.named_parameters():
+        in_block = isinstance(checkpoint.parts[name], int)
+        parameter.requires_grad_(in_block)
+        if in_block:
+            found[name] = parameter
+    return found
+
+
+def _backward(
+    checkpoint: Checkpoint,
+    encoded: Encoded,
+    targets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    config: GradsConfig,
+    progress: Progress | None,
+) -> None:
+    """Accumulate the gradient of the mean objective over the rows in the parameters' `.grad`."""
+    done = _backward_rows(checkpoint, encoded, targets, rows, config)
+    seen = sum(1 for _ in (progress(done, len(rows)) if progress else done))
+    assert seen == len(rows), f"{seen} of {len(rows)} rows were used"
+
+
+def _backward_rows(
+    checkpoint: Checkpoint,
+    encoded: Encoded,
+    targets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    config: GradsConfig,
+) -> Iterator[int]:
+    device = checkpoint.runner.device
+    tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
+    for batch in encoded.batches(rows, config.batch_size, device, tokens):
+        total = _objective(checkpoint.runner.forward(batch), torch.from_numpy(targets[batch.rows]).to(device), config)
+        if not bool(torch.isfinite(total)):
+            raise TrainingError(f"{checkpoint.name}: the objective is not finite in a batch of {len(batch)} rows")
+        (total / len(rows)).backward()  # type: ignore[no-untyped-call]
+        yield from (int(row) for row in batch.rows)
+
+
+def _objective(logits: Tensor, targets: Tensor, config: GradsConfig) -> Tensor:
+    """Sum over rows what forgetting lowers: minus the cross-entropy, or the label's logit."""
+    if config.objective == "loss":
+        return -cross_entropy_sum(logits, targets)
+    return logits.float().gather(1, targets[:, None]).sum()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+
+
+def _clear(parameters: Mapping[str, nn.Parameter]) -> None:
+    for parameter in parameters.values():
+        parameter.grad = None
+
+
+def _sums(parameters: Mapping[str, nn.Parameter]) -> Sums:
+    return tensor_sums({name: _gradient(parameter) for name, parameter in parameters.items()})
+
+
+def tensor_sums(tensors: Mapping[str, Tensor]) -> Sums:
+    """Sum |g| and g² over each tensor, in float64.
+
+    Raises:
+        TrainingError: a gradient that is not finite.
+    """
+    sums = {}
+    for name, tensor in tensors.items():
+        tensor = tensor if tensor.device.type == "cuda" else tensor.cpu()  # not every device has float64
+        l1, l2 = (float(torch.linalg.vector_norm(tensor, p, dtype=torch.float64)) for p in (1, 2))
+        if not math.isfinite(l1):
+            raise TrainingError(f"the gradient of {name} is not finite")
+        sums[name] = (l1, l2 * l2)
+    return sums
+
+
+def _set_aside(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
+    """Write the gradients to a temporary file, so that only one of them takes memory."""
+    write_tensors(path, {name: _gradient(parameter) for name, parameter in parameters.items()}, "{}")
+
+
+@torch.no_grad()
+def _subtract_from(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
+    """Turn each gradient g into (the one set aside) - g, in place."""
+    with open_tensors(path) as file:
+        for name, parameter in parameters.items():
+            gradient = _gradient(parameter)
+            parameter.grad = gradient.neg_().add_(file.get_tensor(name).to(gradient.device))
+
+
+def _save(path: Path, aside: Path, provenance: Provenance) -> None:
+    tensors = {}
+    for group in ("noisy", "clean"):
+        if (aside / group).exists():
+            with open_tensors(aside / group) as file:
+                tensors.update({f"{group}/{name}": file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    write_tensors(path, tensors, provenance)
+
+
+# -- scores -------------------------------------------------------------------------------------------
+
+
+def scores(norms: Sequence[float] | None, divisors: Sequence[float] | None = None) -> list[float] | None:
+    """Scale norms (or their quotients by the frozen norms) to sum 1; None where something is missing or 0.
+
+    Args:
+        norms: one a layer, 0 or more.
+        divisors: one a layer; None divides by nothing.
+    """
+    if norms is None or (divisors is not None and not all(divisors)):
+        return None
+    values = [norm / by for norm, by in zip(norms, divisors, strict=True)] if divisors is not None else list(norms)
+    total = sum(values)
+    return [value / total for value in values] if total else None
+
+
+def records(
+    tensors: Tensors, own: Gradients, frozen: Gradients | None, rows: Rows, config: GradsConfig
+) -> Iterator[GradRecord]:
+    """Turn the sums into one record a layer, with the norms and all scores."""
+    columns = _norm_columns(tensors, own, frozen, config.part)
+    group = "noisy" if config.noisy_only else "difference"
+    columns["score"] = columns[_score_name(config.norm, group, frozen is not None)]
+    for part in BLOCK_PARTS:
+        known = part in tensors.parts
+        mine = _norm_columns(tensors, own, frozen, part) if known else {}
+        columns[f"norm_{part}"] = mine.get(f"{config.norm}_{group}")
+        columns[f"score_{part}"] = mine.get(_score_name(config.norm, group, frozen is not None))
+    noisy, clean = rows
+    for layer in range(1, tensors.n_layers + 1):
+        yield GradRecord(
+            tool="grads",
+            layer=layer,
+            layers=tensors.n_layers,
+            part=config.part,
+            objective=config.objective,
+            norm=config.norm,
+            n_noisy=len(noisy),
+            n_clean=len(clean) if clean is not None else None,
+            **{name: values[layer - 1] if values is not None else None for name, values in columns.items()},  # type: ignore[arg-type]
+        )
+
+
+def _score_name(norm: str, group: str, over_frozen: bool) -> str:
+    return f"score_{norm}_{group}" + ("_over_frozen" if over_frozen else "")
+
+
+def _norm_columns(
+    tensors: Tensors, own: Gradients, frozen: Gradients | None, part: str
+) -> dict[str, list[float] | None]:
+    """Build the columns of norms and scores over a part's tensors; None where a group was not measured."""
+    columns: dict[str, list[float] | None] = {}
+    for norm, group in product(NORMS, GROUPS):
+        for prefix, gradients in (("", own), ("frozen_", frozen)):
+            sums = gradients.group(group) if gradients is not None else None
+            columns[f"{norm}_{prefix}{group}"] = tensors.norms(sums, norm, part) if sums is not None else None
+        if group != "clean":
+            mine, by = columns[f"{norm}_{group}"], columns[f"{norm}_frozen_{group}"]
+            columns[_score_name(norm, group, False)] = scores(mine)
+            columns[_score_name(norm, group, True)] = scores(mine, by) if by is not None else None
+    return columns
