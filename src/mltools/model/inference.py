@@ -257,17 +257,60 @@ class Runner:
         single = Batch(recording.batch.rows, ids, torch.ones_like(ids))
         return self._tail(single, pooled, recording.templates[-1])
 
-    def pool(self, batch: Batch, states: Tensor) -> Tensor:
+    def pool(self, batch: Batch, states: Tensor, pooling: Pooling | None = None) -> Tensor:
         """Take the state of each row's pooled position: (batch, length, width) to (batch, width).
+
+        Args:
+            batch: the rows.
+            states: of every position.
+            pooling: `first` or `last` where the head does not decide.
 
         Raises:
             CheckpointError: the head reads every position, so there is no pooled one.
         """
-        if self.pooling == "first":
+        pooling = pooling or self.pooling
+        if pooling == "first":
             return states[:, 0]
-        if self.pooling == "last":
+        if pooling == "last":
             return states[torch.arange(len(states), device=states.device), batch.last]
         raise CheckpointError("the classification head reads all positions, not one; there is no pooled position")
+
+    def pooled_states(self, batch: Batch, pooling: Pooling | None = None, *, raw_last: bool = False) -> Tensor:
+        """Run the model once and keep the states of the pooled position only: (batch, L + 1, width).
+
+        Entry l is what enters block l + 1, so 0 is the embeddings; entry L is what the model returns below its head,
+        after the final norm if there is one, as transformers gives it.
+
+        Args:
+            batch: the rows.
+            pooling: as in `pool`.
+            raw_last: make entry L what the last block returns.
+
+        Raises:
+            CheckpointError: there is no pooled position, or entry L has another width than the others.
+        """
+        states: list[Tensor] = []
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            states.append(self.pool(batch, _split_call(args, kwargs)[0], pooling))
+
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            states.append(self.pool(batch, _last_states(output), pooling))
+
+        top = self.stack.modules[-1] if raw_last else self.model.base_model
+        handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in self.stack.modules]
+        handles.append(top.register_forward_hook(leave))
+        try:
+            self.forward(batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if states[-1].shape != states[0].shape:
+            raise CheckpointError(
+                f"states below the head have width {states[-1].shape[1]}, those of the blocks {states[0].shape[1]}; "
+                "take the last block's own with --raw-last"
+            )
+        return torch.stack(states, dim=1)
 
     def _count(self, applications: int) -> None:
         self.applications += applications
@@ -327,6 +370,12 @@ def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, 
 
 def _call(module: nn.Module, states: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return module(states, *rest, **named)
+
+
+def _last_states(output: Any) -> Tensor:
+    """Take the hidden states out of what a block or a model without head returned."""
+    last = getattr(output, "last_hidden_state", None)
+    return last if isinstance(last, Tensor) else first_tensor(output)
 
 
 def _without_states(output: Any) -> Any:
