@@ -3,11 +3,15 @@
 Layers count from 1 to L, both ends of a range included, as in `cut -f`; 0 is the embeddings.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from operator import mul
 
 from mltools.errors import UsageError
+
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, order=True)
@@ -103,13 +107,13 @@ def parse_windows(lists: Iterable[str], n_layers: int) -> list[Window]:
     return list(dict.fromkeys(windows)) or all_windows(n_layers)
 
 
-def window_means(errors: Mapping[Window, float], n_layers: int) -> dict[tuple[int, int], float]:
+def window_means(errors: Mapping[Span, float], n_layers: int) -> dict[tuple[int, int], float]:
     """Average, for each (width, layer), the error over windows of that width that hold the layer.
 
     This is the heat map of Figure 3: one row a width, one column a layer.
 
     Args:
-        errors: one value a contiguous window.
+        errors: one value a contiguous window, by (start, end).
         n_layers: the number of layers L.
 
     Returns:
@@ -118,27 +122,52 @@ def window_means(errors: Mapping[Window, float], n_layers: int) -> dict[tuple[in
     Raises:
         UsageError: a width that occurs lacks some of its windows, so that layers could not be compared.
     """
-    widths = sorted({window.width for window in errors})
-    for width in widths:
-        missing = [w for w in all_windows(n_layers, width) if w not in errors]
-        if missing:
-            raise UsageError(
-                f"{len(missing)} of {n_layers - width + 1} windows of width {width} are missing "
-                f"(first: {missing[0]}); run them, or leave width {width} out"
-            )
-    sums: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for window, error in errors.items():
-        for layer in window.layers:
-            sums[window.width, layer].append(error)
-    return {key: sum(values) / len(values) for key, values in sums.items()}
+    means = {}
+    for width in _whole_widths(errors, n_layers):
+        for layer in range(1, n_layers + 1):
+            starts = _starts(width, layer, n_layers)
+            means[width, layer] = sum(errors[start, start + width - 1] for start in starts) / len(starts)
+    return means
 
 
-def layer_scores(errors: Mapping[Window, float], n_layers: int) -> list[float]:
+def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
     """Score each layer 1..L: the mean over widths of its window means (column means of Figure 3).
 
     Raises:
         UsageError: as `window_means`.
     """
-    means = window_means(errors, n_layers)
-    widths = sorted({width for width, _ in means})
-    return [sum(means[width, layer] for width in widths) / len(widths) for layer in range(1, n_layers + 1)]
+    spans, shares = _layer_shares(n_layers, _whole_widths(errors, n_layers))
+    values = [errors[span] for span in spans]
+    return [sum(map(mul, values, column)) for column in shares]
+
+
+@cache
+def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[list[float]]]:
+    """Give the windows of these widths, and for each layer the share of each window in its score."""
+    spans = [(start, start + width - 1) for width in widths for start in range(1, n_layers - width + 2)]
+    shares = [
+        [
+            1 / len(widths) / len(_starts(end - start + 1, layer, n_layers)) if start <= layer <= end else 0.0
+            for start, end in spans
+        ]
+        for layer in range(1, n_layers + 1)
+    ]
+    return spans, shares
+
+
+def _starts(width: int, layer: int, n_layers: int) -> range:
+    """Say where the windows of a width that hold a layer start."""
+    return range(max(1, layer - width + 1), min(layer, n_layers - width + 1) + 1)
+
+
+def _whole_widths(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
+    """List the widths that occur, and see that each has all its windows."""
+    counts = Counter(end - start + 1 for start, end in errors)
+    for width, count in sorted(counts.items()):
+        if count < n_layers - width + 1:
+            missing = next(w for w in all_windows(n_layers, width) if (w.start, w.end) not in errors)
+            raise UsageError(
+                f"{n_layers - width + 1 - count} of {n_layers - width + 1} windows of width {width} are missing "
+                f"(first: {missing}); run them, or leave width {width} out"
+            )
+    return tuple(sorted(counts))

@@ -321,12 +321,18 @@ def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance |
                 stream.writelines(map(dump, rows))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Record:
     """A record read back: where it stood, and its columns."""
 
-    place: str
+    source: Source
+    line: int
     values: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """Name the line or row."""
+        return self.source.place(self.line)
 
     def get(self, key: str, kind: type[R] | tuple[type, ...]) -> Any:
         """Give a column's value.
@@ -363,7 +369,7 @@ def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None
     for path in list(paths) or ["-"]:
         source = Source(path)
         for number, _, values in iter_rows(source):
-            yield Record(source.place(number), values)
+            yield Record(source, number, values)
         if on_source is not None:
             on_source(source)
 
@@ -372,8 +378,3 @@ def known_columns() -> frozenset[str]:
     """Name every column that some record kind declares: whatever else a record holds is a tag."""
     kinds = [kind for kind in globals().values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     return frozenset(f.name for kind in kinds for f in dataclasses.fields(kind) if "doc" in f.metadata)
-
-
-def tags_of(values: Mapping[str, Any], ignore: frozenset[str]) -> dict[str, Any]:
-    """Pick the tags out of a record's columns: those that no record kind declares and that are plain values."""
-    return {k: v for k, v in values.items() if k not in ignore and not isinstance(v, list | dict)}

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mltools.errors import RowsError, UsageError
+from mltools.io.groups import Group
 from mltools.io.records import Record
-from mltools.tools.mcog import Group, centre_of_gravity, group_records, layer_count, weigh, window_errors
+from mltools.tools.mcog import Measured, centre_of_gravity, measure
 from mltools.windows import window_means
 
 Cells = list[list[float | None]]
@@ -85,20 +86,19 @@ def heatmap(
     Raises:
         RowsError: other records, or windows that are missing or come twice.
     """
-    return [_window_matrix(key, members, by is not None, value) for key, members in group_records(records, by).items()]
+    return [_window_matrix(group, value) for group in measure(records, by, value)]
 
 
-def _window_matrix(key: Group, members: Sequence[Record], averaged: bool, value: str) -> Grid:
-    members[0].get("start", int)
-    n_layers = layer_count(members)
+def _window_matrix(group: Measured, value: str) -> Grid:
+    group.first.get("start", int)
     try:
-        means = window_means(window_errors(members, n_layers, averaged=averaged, column=value), n_layers)
+        means = window_means(group.values(), group.n_layers)
     except UsageError as error:
-        raise RowsError(f"{members[0].place}: {error}") from None
+        raise RowsError(f"{group.first.place}: {error}") from None
     widths = sorted({width for width, _ in means})
-    numbers = range(1, n_layers + 1)
+    numbers = range(1, group.n_layers + 1)
     return Grid(
-        title=title(key),
+        title=title(group.key),
         value_name=f"mean {value.replace('_', ' ')}",
         row_axis="width",
         rows=[str(width) for width in widths],
@@ -121,8 +121,7 @@ def layers(records: Iterable[Record], by: Sequence[str] | None = None, overlay: 
         RowsError: as in `mcog`.
         UsageError: no group has the tag `overlay`.
     """
-    groups = group_records(records, by)
-    scores = {key: weigh(members, averaged=by is not None)[0] for key, members in groups.items()}
+    scores = {group.key: group.scores() for group in measure(records, by)}
     if overlay is None:
         return [Bars(title(key), "score", _numbers(values), values, _centre(values)) for key, values in scores.items()]
     lines: dict[Group, list[Line]] = {}
