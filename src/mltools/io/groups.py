@@ -12,7 +12,7 @@ Group = tuple[tuple[str, Any], ...]
 SCALARS = (str, int, float, bool, type(None))
 
 # Columns that some record kind declares and that yet tell groups apart: one sweep has one value of each.
-GROUPING = frozenset({"part", "target"})
+GROUPING = frozenset({"part", "target", "objective", "norm"})
 
 
 class Groups(Generic[G]):

@@ -30,6 +30,13 @@ class Provenance:
     command: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def run(self) -> str:
+        """Digest of what decides the result: tool, settings, and the contents (not the names) of the inputs."""
+        contents = {role: entry.get("sha256") for role, entry in self.inputs.items()}
+        text = json.dumps([self.tool, plain(self.settings), contents], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain values, empty entries left out."""
         entries = {

@@ -89,6 +89,17 @@ class WindowRecord:
 
 
 @dataclass(frozen=True)
+class WorkRecord:
+    """One work item that --dry-run lists instead of doing it."""
+
+    tool: str = column("the tool that would run")
+    window: str = column("the window as a layer list")
+    layers: int = column("number of layers of the model, L")
+    steps: int = column("optimiser steps")
+    applications: int = column("forward layer applications: one block on one row is 1")
+
+
+@dataclass(frozen=True)
 class GradRecord:
     """One layer of `grads`: norms of mean gradients, and the scores made of them (Appendix E).
 

@@ -29,7 +29,7 @@ from mltools.errors import CheckpointError, NotFoundError, RowsError, UsageError
 from mltools.io.atomic import atomic_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest
 from mltools.io.rows import Examples, Label, shown
-from mltools.model.blocks import HEAD, BlockStack, Part, find_blocks, find_parts
+from mltools.model.blocks import HEAD, BlockStack, Part, call_order, find_blocks, find_parts
 from mltools.model.inference import Batch, Encoded, Runner
 
 transformers_logging.set_verbosity_error()
@@ -93,6 +93,11 @@ class Checkpoint:
         if isinstance(positions, int) and positions > 0:
             limits.append(positions - _position_offset(self.model, positions))
         return min(limits)
+
+    def head_modules(self) -> list[nn.Module]:
+        """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""
+        _, after = call_order(self.model, self.stack, lambda: _short_pass(self.runner))
+        return [module for name, module in self.model.named_modules() if name in after]
 
     def digest(self) -> dict[str, str]:
         """Name and digest of this input, for provenance."""
