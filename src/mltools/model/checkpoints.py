@@ -54,6 +54,8 @@ class Checkpoint:
     parts: dict[str, Part]
     saved_dtype: torch.dtype
     saved_settings: dict[str, Any]
+    fresh: frozenset[str] = frozenset()
+    """Weights that were not in the files, so are random: of a fresh head."""
 
     @property
     def n_layers(self) -> int:
@@ -270,7 +272,8 @@ def open_checkpoint(
     runner = Runner(model, stack, model.config)
     parts = find_parts(model, stack, lambda: _short_pass(runner))
     runner.applications = runner.passes = 0
-    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved)
+    fresh = frozenset(info["missing_keys"])
+    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh)
     _check_loaded(checkpoint, info, fresh_head is not None)
     return checkpoint
 
