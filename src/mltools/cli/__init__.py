@@ -7,34 +7,49 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from mltools import __version__, console
-from mltools.cli import finetune, grads, mcog, perturb, plot, swap, windows  # noqa: F401  each adds its command to `app`
+from mltools.cli import (  # noqa: F401  each adds its command to `app`
+    finetune,
+    grads,
+    help,
+    mcog,
+    perturb,
+    plot,
+    states,
+    swap,
+    windows,
+)
 from mltools.cli.app import app
+from mltools.cli.help import root_help
 from mltools.errors import MltoolsError, NotFoundError, ResourceError
+from mltools.io.records import write_stdout
 from mltools.signals import Terminated, raise_on_sigterm
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
+def _show_help(value: bool) -> None:
+    if value:
+        write_stdout(root_help().encode())
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    show_help: Annotated[
+        bool, typer.Option("-h", "--help", is_eager=True, callback=_show_help, help="Show this message and exit.")
+    ] = False,
 ) -> None:
-    """Find out in which layers a fine-tuned transformer memorises mislabelled examples.
-
-    Each command reads and writes plain files: rows (JSONL, Parquet), checkpoints (folders that transformers
-    loads), records (JSONL). Data goes to stdout, everything else to stderr.
-    """
     if version:
-        typer.echo(f"mltools {__version__}")
+        write_stdout(f"mltools {__version__}\n".encode())
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
+    _show_help(context.invoked_subcommand is None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

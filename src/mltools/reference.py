@@ -1,0 +1,191 @@
+"""What each command takes, read from its signature: the one source of help, completions, man pages and docs.
+
+A command's function says it all: the docstring (one imperative line, then what it reads and writes), and one
+`Annotated` parameter an argument or option. Nothing here knows typer's own command objects.
+"""
+
+import inspect
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from typer.models import ArgumentInfo, OptionInfo
+
+WIDTH = 100
+COLUMN = 26
+OWN = "Options"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    OWN: ("--layers", "--part", "--by", "--seed", "--preset"),
+    "Rows": ("--text", "--label", "--separator", "--label-type", "--max-length"),
+    "Running": ("--batch-size", "--micro-batch", "--precision", "--device", "--threads", "--blocks", "--resume", "-n"),
+    "Output": ("--tag", "-o", "--per-row", "--force", "--provenance"),
+    "Messages": ("-q", "-v", "--no-color", "--debug", "-h"),
+}
+"""Headings of the options that several commands have, in the order of every help; all others come first, under OWN."""
+FILES = ("FILE", "DIR", "FIG", "ROWS", "RECORDS", "STATES", "CHECKPOINT", "NOISY", "CLEAN", "PRETRAINED", "FROZEN")
+"""What is completed with file names."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument (no flags) or an option of a command."""
+
+    name: str
+    flags: tuple[str, ...]
+    metavar: str
+    help: str
+    required: bool = False
+    repeats: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The heading that it stands under."""
+        return next((name for name, flags in GROUPS.items() if self.flags[0] in flags), OWN)
+
+    @property
+    def bare(self) -> str:
+        """The metavar without the signs for optional and repeated."""
+        return re.sub(r"^\[(.*)\](\.\.\.)?$", r"\1", self.metavar).removesuffix("...")
+
+    @property
+    def takes_file(self) -> bool:
+        """Whether its value is the name of a file or folder."""
+        return self.bare.rstrip("0123456789") in FILES
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (", ".join(self.flags), self.metavar)))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its name, what it does, what it takes, and examples that run."""
+
+    name: str
+    function: Callable[..., None]
+    examples: tuple[str, ...] = ()
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The docstring's paragraphs; the first is the one imperative line."""
+        return [" ".join(part.split()) for part in (inspect.getdoc(self.function) or "").split("\n\n")]
+
+    @property
+    def summary(self) -> str:
+        """What it does, in one line."""
+        return self.paragraphs[0]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Everything it takes, in the order of the signature."""
+        hints = get_type_hints(self.function, include_extras=True)
+        return [_parameter(p, hints[p.name]) for p in inspect.signature(self.function).parameters.values()]
+
+    @property
+    def arguments(self) -> list[Parameter]:
+        """What it takes by position."""
+        return [p for p in self.parameters if not p.flags]
+
+    @property
+    def options(self) -> list[Parameter]:
+        """Its options, group by group."""
+        return [option for _, options in self.groups() for option in options]
+
+    def groups(self) -> Iterator[tuple[str, list[Parameter]]]:
+        """Yield each heading with its options: this command's own as declared, then the common ones in fixed order."""
+        for name, order in GROUPS.items():
+            members = [p for p in self.parameters if p.flags and p.group == name]
+            own = [p for p in members if p.flags[0] not in order]
+            common = sorted((p for p in members if p.flags[0] in order), key=lambda p: order.index(p.flags[0]))
+            if members:
+                yield name, own + common
+
+    @property
+    def usage(self) -> str:
+        """How it is called."""
+        return " ".join(["mltools", self.name, "[OPTIONS]", *(p.metavar for p in self.arguments)])
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
+    kind, info = get_args(hint)[:2]
+    assert isinstance(info, ArgumentInfo | OptionInfo), f"{parameter.name} is no typer argument or option"
+    is_flag = kind in (bool, bool | None) or getattr(info, "count", False)
+    default = parameter.default
+    text = info.help or ""
+    if default not in (None, False, 0, Path(), inspect.Parameter.empty) and "[default:" not in text:
+        text = f"{text} [default: {default}]"
+    return Parameter(
+        name=parameter.name,
+            flags=_flags(info),
+        metavar="" if is_flag else info.metavar or parameter.name.upper(),
+        help=text,
+        required=default is inspect.Parameter.empty,
+        repeats="list" in str(kind),
+        choices=tuple(info.autocompletion()) if info.autocompletion else (),
+    )
+
+
+def _flags(info: ArgumentInfo | OptionInfo) -> tuple[str, ...]:
+    """Give an option's flags; typer keeps the first of an Annotated one where a default would stand."""
+    return (str(info.default), *(info.param_decls or ())) if isinstance(info, OptionInfo) else ()
+
+
+def command_help(command: Command, width: int | None = None) -> str:
+    """Lay out the help of a command as plain text."""
+    width = width or _width()
+    parts = [f"Usage: {command.usage}", *_paragraphs(command.paragraphs, width)]
+    tables = [("Arguments", [(p.bare, p.help) for p in command.arguments])]
+    tables += [(name, [(str(p), p.help) for p in options]) for name, options in command.groups()]
+    column = min(COLUMN, 2 + max(len(term) for _, rows in tables for term, _ in rows))
+    parts += [_table(name, rows, width, column) for name, rows in tables if rows]
+    if command.examples:
+        parts.append("\n".join(["Examples:", *(f"  {example}" for example in command.examples)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def program_help(
+    text: str,
+    commands: Mapping[str, Sequence[Command]],
+    options: Iterable[tuple[str, str]],
+    exit_status: Sequence[tuple[str, str]],
+    width: int | None = None,
+) -> str:
+    """Lay out the help of the program: what it is, its commands by heading, options, exit status."""
+    width = width or _width()
+    parts = ["Usage: mltools COMMAND [OPTIONS] [ARGUMENTS]", *_paragraphs(text.split("\n\n"), width)]
+    tables = [(name, [(c.name, c.summary) for c in members]) for name, members in commands.items()]
+    parts += [_table(name, rows, width, 12) for name, rows in tables if rows]
+    parts += [_table("Options", options, width, 12), _table("Exit status", exit_status, width, 12)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _width() -> int:
+    return max(40, min(WIDTH, shutil.get_terminal_size((80, 24)).columns))
+
+
+def _paragraphs(texts: Iterable[str], width: int) -> list[str]:
+    return [_fill(" ".join(text.split()), width, "  ", "  ") for text in texts]
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]], width: int, column: int) -> str:
+    lines = [f"{title}:"]
+    for term, text in rows:
+        start = f"  {term:<{column}}"
+        if len(term) > column - 2:
+            lines.append(f"  {term}")
+            start = " " * (column + 2)
+        lines.append(_fill(text, width, start, " " * (column + 2)))
+    return "\n".join(lines)
+
+
+def _fill(text: str, width: int, first: str, rest: str) -> str:
+    """Wrap text, keeping `[default: x]` whole."""
+    glued = re.sub(r"\[default: [^\]]*\]", lambda m: m[0].replace(" ", "\0"), text)
+    wrapped = textwrap.fill(
+        glued, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+    return wrapped.replace("\0", " ")
