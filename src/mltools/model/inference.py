@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
 from mltools.model.blocks import BlockStack, first_tensor
+from mltools.model.pooled import pooled_forward
 
 Pooling = Literal["first", "last", "all"]
 Logits = NDArray[np.float32]
@@ -156,7 +157,9 @@ class Runner:
         self.passes = 0
         self.device = next(model.parameters()).device
         self._template: Any = None
+        self.pools_last_block = False
         self.pooling: Pooling = self._find_pooling()
+        self.pools_last_block = self._can_pool_last_block()
 
     @contextlib.contextmanager
     def padding(self, batch: Batch) -> Iterator[None]:
@@ -179,9 +182,33 @@ class Runner:
         return self._logits(batch)
 
     def _logits(self, batch: Batch) -> Tensor:
-        with self.padding(batch):
+        with self.padding(batch), self._pooled_last_block(batch):
             logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
         return logits
+
+    @contextlib.contextmanager
+    def _pooled_last_block(self, batch: Batch) -> Iterator[None]:
+        """Let the last block compute the pooled position alone (see `pooled`), unless its forward is replaced."""
+        block = self.stack.modules[-1]
+        if not self._pools(batch) or "forward" in vars(block):
+            yield
+            return
+        forward, positions = block.forward, self._positions(batch)
+
+        def pooled(*args: Any, **kwargs: Any) -> Any:
+            return pooled_forward(forward, *_split_call(args, kwargs), positions)
+
+        block.forward = pooled
+        try:
+            yield
+        finally:
+            del block.forward
+
+    def _pools(self, batch: Batch) -> bool:
+        return self.pools_last_block and batch.ids.shape[1] > 1
+
+    def _positions(self, batch: Batch) -> Tensor:
+        return torch.zeros_like(batch.last) if self.pooling == "first" else batch.last
 
     @torch.no_grad()
     def states_into(self, layer: int, batch: Batch) -> Tensor:
@@ -246,7 +273,10 @@ class Runner:
         rest, named = recording.calls[layer - 1]
         self._count(len(states))
         module = block if block is not None else self.stack.modules[layer - 1]
-        return first_tensor(_call(module, states, rest, named))
+        if layer == len(self.stack) and self._pools(recording.batch):
+            positions = self._positions(recording.batch)
+            return first_tensor(pooled_forward(module.forward, states, rest, named, positions))
+        return first_tensor(module(states, *rest, **named))
 
     def tail(self, recording: Recording, states: Tensor) -> Tensor:
         """Run what comes after the last block on states (batch, length, width): logits (batch, classes)."""
@@ -360,22 +390,40 @@ class Runner:
         self.model.train(was_training)
         return result
 
+    @torch.inference_mode()
+    def _can_pool_last_block(self) -> bool:
+        """Try the last block on the pooled position alone: a padded batch must give what the whole block gives."""
+        if self.pooling == "all":
+            return False
+        ids = torch.full((2, 4), self._real_id(), device=self.device)
+        mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], device=self.device)
+        batch = Batch(np.arange(2), ids, mask)
+        was_training = self.model.training
+        self.model.eval()
+        recording = self.record(batch)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
+        states, (rest, named) = recording.states[-2] + noise, recording.calls[-1]
+        block = self.stack.modules[-1]
+        whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
+        try:
+            pooled = self.pool(
+                batch, first_tensor(pooled_forward(block.forward, states, rest, named, self._positions(batch)))
+            )
+        except (LookupError, RuntimeError, ValueError, TypeError, IndexError):
+            return False  # not a block of the usual form; it is computed whole
+        finally:
+            self.model.train(was_training)
+            self.applications = self.passes = 0
+        return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)
+
 
 def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """Part a block's arguments into hidden states, other positional and keyword arguments."""
     if args:
         return args[0], args[1:], dict(kwargs)
     named = dict(kwargs)
     return named.pop("hidden_states"), (), named
-
-
-def _call(module: nn.Module, states: Tensor, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    return module(states, *rest, **named)
-
-
-def _last_states(output: Any) -> Tensor:
-    """Take the hidden states out of what a block or a model without head returned."""
-    last = getattr(output, "last_hidden_state", None)
-    return last if isinstance(last, Tensor) else first_tensor(output)
 
 
 def _without_states(output: Any) -> Any:
