@@ -426,6 +426,12 @@ def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, 
     return named.pop("hidden_states"), (), named
 
 
+def _last_states(output: Any) -> Tensor:
+    """Take the hidden states out of what a block or a model without head returned."""
+    last = getattr(output, "last_hidden_state", None)
+    return last if isinstance(last, Tensor) else first_tensor(output)
+
+
 def _without_states(output: Any) -> Any:
     """What a block returned besides hidden states: None for a bare tensor, else the rest of its tuple."""
     return tuple(output[1:]) if isinstance(output, tuple) else None
