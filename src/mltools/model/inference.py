@@ -330,9 +330,12 @@ class Runner:
         top = self.stack.modules[-1] if raw_last else self.model.base_model
         handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in self.stack.modules]
         handles.append(top.register_forward_hook(leave))
+        could_pool = self.pools_last_block
+        self.pools_last_block = could_pool and pooling in (None, self.pooling)
         try:
             self.forward(batch)
         finally:
+            self.pools_last_block = could_pool
             for handle in handles:
                 handle.remove()
         if states[-1].shape != states[0].shape:
