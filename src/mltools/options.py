@@ -1,12 +1,15 @@
 """One Annotated alias for every option and argument: flag names and help text live here and nowhere else."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
 from mltools import console
+from mltools.config import PARTS, Preset
 from mltools.errors import UsageError
+from mltools.io.rows import LabelType
 
 
 def _quiet(value: bool) -> bool:
@@ -25,6 +28,15 @@ def _no_color(value: bool) -> bool:
     if value:
         console.configure(color=False)
     return value
+
+
+def choice(flag: str, choices: Sequence[str], *, metavar: str, help: str) -> Any:
+    """Declare an option that takes one of some words, which completions know; another word is a usage error."""
+
+    def check(value: str | None) -> str | None:
+        return value if value is None else one_of(flag, value, choices)
+
+    return typer.Option(flag, metavar=metavar, help=help, callback=check, autocompletion=lambda: list(choices))
 
 
 # -- arguments ----------------------------------------------------------------------------------------
@@ -56,7 +68,12 @@ Layers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of everything random. [default: 1]")]
 PresetOpt = Annotated[
     str,
-    typer.Option("--preset", metavar="NAME", help="paper (the text), or released-code (what its authors ran)."),
+    choice(
+        "--preset",
+        get_args(Preset),
+        metavar="NAME",
+        help="paper (the text), or released-code (what its authors ran).",
+    ),
 ]
 Tag = Annotated[
     list[str] | None,
@@ -71,7 +88,7 @@ By = Annotated[
 
 Part = Annotated[
     str | None,
-    typer.Option("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
+    choice("--part", PARTS, metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
 ]
 
 # -- how rows are read --------------------------------------------------------------------------------
@@ -85,7 +102,13 @@ Separator = Annotated[
     typer.Option("--separator", metavar="STR", help="Joins text columns. [default: the tokenizer's separator]"),
 ]
 LabelTypeOpt = Annotated[
-    str, typer.Option("--label-type", metavar="TYPE", help="auto (as they are, never mixed), or str (all as text).")
+    str,
+    choice(
+        "--label-type",
+        get_args(LabelType),
+        metavar="TYPE",
+        help="auto (as they are, never mixed), or str (all as text).",
+    ),
 ]
 MaxLength = Annotated[
     int | None, typer.Option("--max-length", metavar="N", min=2, help="Longest row in tokens. [default: 512]")
@@ -172,7 +195,7 @@ def _tag_value(text: str) -> str | int | float | bool:
     return text
 
 
-def one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+def one_of(option: str, value: str, choices: Sequence[str]) -> str:
     """Check that a value is one of the choices, and suggest the nearest."""
     from difflib import get_close_matches
 
