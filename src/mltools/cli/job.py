@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from mltools import console
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, check_output
 from mltools.io.provenance import Provenance, plain
-from mltools.io.records import Record, RecordWriter, read_records
+from mltools.io.records import Records, RecordWriter, read_records
 from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
 from mltools.options import one_of, parse_names, parse_tags
 
@@ -89,8 +89,8 @@ class Job:
         source = source.source if isinstance(source, Examples) else source
         self.inputs[role] = {"path": source.name, "sha256": source.digest}
 
-    def read_records(self, paths: list[str] | None) -> Iterable[Record]:
-        """Yield the records of a command's arguments (none is stdin), and note each file as an input.
+    def read_records(self, paths: list[str] | None) -> Iterator[Records]:
+        """Yield the records of a command's arguments (none is stdin) in blocks, and note each file as an input.
 
         Raises:
             UsageError: no arguments, and stdin is a terminal; or an argument is an output too.

@@ -15,7 +15,7 @@ from mltools.errors import UsageError
 from mltools.io.rows import STDIN
 
 if TYPE_CHECKING:
-    from mltools.io.records import Record
+    from mltools.io.records import Records
     from mltools.tools.plot import Panel
     from mltools.tools.plot_text import Colors
 
@@ -69,7 +69,7 @@ def plot(
 
 
 def _panels(
-    kind: str, records: "Iterable[Record]", by: tuple[str, ...] | None, value: str | None, overlay: str | None
+    kind: str, records: "Iterable[Records]", by: tuple[str, ...] | None, value: str | None, overlay: str | None
 ) -> "list[Panel]":
     from mltools.tools import plot as tool
 

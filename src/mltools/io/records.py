@@ -10,15 +10,16 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mltools.errors import RowsError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.rows import Source, iter_rows
+from mltools.io.rows import Source, iter_blocks
 
 Tags = Mapping[str, str | int | float | bool]
 R = TypeVar("R")
@@ -56,6 +57,7 @@ class EpochRecord:
     n_aux: int | None = column("auxiliary training rows; null without --aux", None)
     aux_loss: float | None = column("mean auxiliary cross-entropy over the epoch; null without --aux", None)
     aux_accuracy: float | None = column("accuracy on auxiliary training rows; null if not measured", None)
+    attempt: int = column("attempt of the run, from 1; each further one of --raise-lr has twice the rate", 1)
 
 
 @dataclass(frozen=True)
@@ -371,16 +373,46 @@ class Record:
         return float(value)
 
 
-def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None] | None = None) -> Iterable[Record]:
-    """Yield the records of all paths in turn (`-` for stdin; none given means stdin).
+@dataclass(frozen=True)
+class Records:
+    """Some records of one source, in their order. A million records are handled in such blocks, for speed."""
+
+    source: Source
+    lines: Sequence[int]
+    values: list[dict[str, Any]]
+
+    def __getitem__(self, index: int) -> Record:
+        return Record(self.source, self.lines[index], self.values[index])
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, repeat(self.source), self.lines, self.values)
+
+    def where(self, column: str, keep: Callable[[Any], bool]) -> "Records":
+        """Leave out the records that have the column and whose value there is not to be kept."""
+        kept = [i for i, values in enumerate(self.values) if column not in values or keep(values[column])]
+        if len(kept) == len(self.values):
+            return self
+        return Records(self.source, [self.lines[i] for i in kept], [self.values[i] for i in kept])
+
+    def by_columns(self) -> Iterator["Records"]:
+        """Split where the names of the columns change."""
+        start = 0
+        for _, run in groupby(self.values, tuple):
+            values = list(run)
+            yield Records(self.source, self.lines[start : start + len(values)], values)
+            start += len(values)
+
+
+def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None] | None = None) -> Iterator[Records]:
+    """Yield the records of all paths in turn, a block at a time (`-` for stdin; none given means stdin).
 
     Raises:
         RowsError: a line that is no JSON object.
     """
     for path in list(paths) or ["-"]:
         source = Source(path)
-        for number, _, values in iter_rows(source):
-            yield Record(source, number, values)
+        for block in iter_blocks(source):
+            yield Records(source, block.numbers, list(block.values))
         if on_source is not None:
             on_source(source)
 

@@ -4,14 +4,18 @@ Weights are the scores of layer records, or the layer scores that a sweep of win
 the one reader of either kind: `plot`, `score` and `correlate` use it too. It is made for a million records.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum, isfinite
+from operator import itemgetter
 from typing import Any
 
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Group, Groups
-from mltools.io.records import CogRecord, LayerRecord, Record
+from mltools.io.records import CogRecord, LayerRecord, Record, Records
 from mltools.windows import Span, format_layers, layer_scores
+
+Cell = tuple[str, int, Span]  # window or layer, L, (start, end)
 
 
 def centre_of_gravity(weights: Sequence[float]) -> float:
@@ -30,7 +34,7 @@ def centre_of_gravity(weights: Sequence[float]) -> float:
     return min(max(centre, 1.0), float(len(weights)))
 
 
-def mcog(records: Iterable[Record], by: Sequence[str] | None = None) -> Iterator[tuple[CogRecord, dict[str, Any]]]:
+def mcog(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterator[tuple[CogRecord, dict[str, Any]]]:
     """Weigh each group of records: yields (M-CoG, the group's columns), groups in order of appearance.
 
     Args:
@@ -53,7 +57,7 @@ def mcog(records: Iterable[Record], by: Sequence[str] | None = None) -> Iterator
         yield CogRecord(tool, group.n_layers, centre, scores, group.n_records), tags
 
 
-def layers(records: Iterable[Record], by: Sequence[str] | None = None) -> Iterator[tuple[LayerRecord, dict[str, Any]]]:
+def layers(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterator[tuple[LayerRecord, dict[str, Any]]]:
     """Yield each group's layer scores as layer records with the group's columns; else as `mcog`."""
     for group in measure(records, by):
         tags = dict(group.key)
@@ -70,8 +74,25 @@ class Measured:
     first: Record
     n_layers: int = 0
     kind: str = ""
-    cells: dict[Span, list[float]] = field(default_factory=dict)
-    n_records: int = 0
+    cells: dict[Span, tuple[float, ...]] = field(default_factory=dict)
+
+    def claim(self, kind: str, n_layers: int, place: str) -> None:
+        """Note what the group's records are of, and that all agree.
+
+        Raises:
+            RowsError: they do not.
+        """
+        if not self.cells:
+            self.kind, self.n_layers = kind, n_layers
+        elif n_layers != self.n_layers:
+            raise RowsError(f"{place}: {n_layers} layers, others of its group have {self.n_layers}; group with --by")
+        else:
+            raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+
+    @property
+    def n_records(self) -> int:
+        """How many records the group has."""
+        return sum(map(len, self.cells.values()))
 
     def values(self) -> dict[Span, float]:
         """Average each window's or layer's value over the runs.
@@ -107,13 +128,13 @@ class Measured:
         raise RowsError(f"{self.first.place}: layer {missing} of {self.n_layers} has no record in its group") from None
 
 
-def measure(records: Iterable[Record], by: Sequence[str] | None = None, value: str | None = None) -> list[Measured]:
+def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: str | None = None) -> list[Measured]:
     """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
 
     Records of the embeddings (layer 0) are passed over.
 
     Args:
-        records: records in any order.
+        records: blocks of records, in any order.
         by: as in `mcog`.
         value: the column to read; default `memorisation_error` of windows, `score` of layers.
 
@@ -122,66 +143,78 @@ def measure(records: Iterable[Record], by: Sequence[str] | None = None, value: s
             without `by` a window or layer that comes twice.
     """
     groups = Groups(by, Measured)
-    for record in records:
-        kind, n_layers, span, number = _read(record, value)
-        if span[1] == 0:
-            continue
-        group = groups.find(record)
-        if not group.cells:
-            group.kind, group.n_layers = kind, n_layers
-        elif n_layers != group.n_layers or kind is not group.kind:
-            raise _mixed(record, group, n_layers)
-        group.n_records += 1
+    for block in records:
+        for part in block.by_columns():
+            part = part.where("layer", lambda layer: layer != 0)
+            if part.values:
+                _add(part, groups, value, averaged=by is not None)
+    found = list(groups)
+    if not found:
+        raise RowsError("no records came in")
+    return found
+
+
+def _add(records: Records, groups: Groups[Measured], value: str | None, *, averaged: bool) -> None:
+    """Enter the values of some records with the same columns into their groups."""
+    cells, numbers = _read(records, value)
+    for group, line, (kind, n_layers, span), number in zip(
+        groups.assign(records), records.lines, cells, numbers, strict=True
+    ):
+        if n_layers != group.n_layers or kind != group.kind:
+            group.claim(kind, n_layers, records.source.place(line))
         runs = group.cells.get(span)
         if runs is None:
-            group.cells[span] = [number]
-        elif by is not None:
-            runs.append(number)
+            group.cells[span] = (number,)
+        elif averaged:
+            group.cells[span] = (*runs, number)
         else:
-            raise RowsError(
-                f"{record.place}: {kind} {_shown(span)} again in the same group; tag runs apart or average --by"
-            )
-    if not groups.found:
-        raise RowsError("no records came in")
-    return groups.found
+            place = records.source.place(line)
+            raise RowsError(f"{place}: {kind} {_shown(span)} again in the same group; tag runs apart or average --by")
 
 
-def _read(record: Record, value: str | None) -> tuple[str, int, Span, float]:
-    """Take (window or layer, L, (start, end), value) out of a record."""
-    values = record.values
-    start = values.get("start")
-    if start is None:
-        kind, start, column = "layer", values.get("layer"), value or "score"
-        end = start
-    else:
-        kind, end, column = "window", values.get("end"), value or "memorisation_error"
-    n_layers, number = values.get("layers"), values.get(column)
-    if type(start) is int and type(end) is int and type(n_layers) is int and type(number) is float:
-        whole = kind == "layer" or values.get("width", end - start + 1) == end - start + 1
-        if 1 <= start <= end <= n_layers and whole and number - number == 0.0:
-            return kind, n_layers, (start, end), number
-    return _read_carefully(record, kind, column)
+def _read(records: Records, value: str | None) -> tuple[list[Cell], list[float]]:
+    """Read which window or layer each of some records with the same columns is of, and its value."""
+    kind, names, column = _plan(records.values[0], value)
+    try:
+        places = list(map(itemgetter(*names), records.values))
+        numbers = list(map(itemgetter(column), records.values))
+        cells = {place: _cell(kind, *place) for place in set(places)}  # few differ, so that checks cost little
+        if set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+            return [cells[place] for place in places], numbers
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass  # some record is wrong or unusual: the careful way says which
+    return [_read_carefully(record, value) for record in records], [record.number(column) for record in records]
 
 
-def _read_carefully(record: Record, kind: str, column: str) -> tuple[str, int, Span, float]:
-    """Do the same for a record that is unusual or wrong, and say what is wrong."""
-    start, end = (record.get(name, int) for name in (("start", "end") if kind == "window" else ("layer", "layer")))
-    n_layers: int = record.get("layers", int)
-    if kind == "layer" and start == 0:
-        return kind, n_layers, (0, 0), 0.0
+def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
+    """Say what a record is of, the columns that say where it belongs, and the column of its value."""
+    if values.get("start") is None:
+        return "layer", ["layers", "layer", "layer"], value or "score"
+    width = ["width"] if values.get("width") is not None else []
+    return "window", ["layers", "start", "end", *width], value or "memorisation_error"
+
+
+def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> Cell:
+    """Name a cell.
+
+    Raises:
+        ValueError: it is none; says why.
+    """
+    if not all(type(number) is int for number in (n_layers, start, end)):
+        raise ValueError("is no whole number")
     if not 1 <= start <= end <= n_layers:
-        shown = f"{start}" if start == end else f"{start}-{end}"
-        raise RowsError(f"{record.place}: {kind} {shown} outside 1-{n_layers}")
-    if kind == "window" and record.values.get("width", end - start + 1) != end - start + 1:
-        window = record.values.get("window", f"{start}-{end}")
-        raise RowsError(f"{record.place}: window {window} is not contiguous; M-CoG weighs contiguous windows")
-    return kind, n_layers, (start, end), record.number(column)
+        raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
+    if width is not None and width != end - start + 1:
+        raise ValueError(f"window {start}-{end} of width {width} is not contiguous; M-CoG weighs contiguous windows")
+    return kind, n_layers, (start, end)
 
 
-def _mixed(record: Record, group: Measured, n_layers: int) -> RowsError:
-    if n_layers == group.n_layers:
-        return RowsError(f"{record.place}: window and layer records in one group; tag them apart or group with --by")
-    return RowsError(f"{record.place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
+def _read_carefully(record: Record, value: str | None) -> Cell:
+    kind, names, _ = _plan(record.values, value)
+    try:
+        return _cell(kind, *(record.get(name, int) for name in names))
+    except ValueError as error:
+        raise RowsError(f"{record.place}: {error}") from None
 
 
 def _shown(span: Span) -> str:

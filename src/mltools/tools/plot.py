@@ -9,7 +9,7 @@ from typing import Any
 
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Group
-from mltools.io.records import Record
+from mltools.io.records import Records
 from mltools.tools.mcog import Measured, centre_of_gravity, measure
 from mltools.windows import window_means
 
@@ -72,7 +72,7 @@ Panel = Grid | Bars | Lines
 
 
 def heatmap(
-    records: Iterable[Record], by: Sequence[str] | None = None, value: str = "memorisation_error"
+    records: Iterable[Records], by: Sequence[str] | None = None, value: str = "memorisation_error"
 ) -> list[Panel]:
     """Make the window matrix of each group of window records (Figure 3).
 
@@ -108,7 +108,7 @@ def _window_matrix(group: Measured, value: str) -> Grid:
     )
 
 
-def layers(records: Iterable[Record], by: Sequence[str] | None = None, overlay: str | None = None) -> list[Panel]:
+def layers(records: Iterable[Records], by: Sequence[str] | None = None, overlay: str | None = None) -> list[Panel]:
     """Draw the layer scores of each group of window or layer records, scored as in `mcog` (Figure 5).
 
     Args:
