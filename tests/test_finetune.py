@@ -22,7 +22,8 @@ from mltools.io.records import EpochRecord
 from mltools.io.rows import read_examples
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.tools import finetune as module
-from mltools.tools.finetune import finetune, state_folder
+from mltools.tools.finetune import finetune
+from mltools.tools.finetune_state import state_folder
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)

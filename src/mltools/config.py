@@ -48,15 +48,10 @@ class PerturbConfig(Settings):
 
 
 @dataclass(frozen=True)
-class FinetuneConfig(Settings):
-    """Settings of `finetune`. Defaults are what was run (released-code §1.4)."""
+class TrainingConfig(Settings):
+    """What every training of a whole model is set by (released-code §1.4)."""
 
-    RELEASED: ClassVar[Mapping[str, Any]] = {
-        "memorised_metric": "macro-f1",
-        "clip_scope": "all",
-        "frozen_dropout": True,
-    }
-    target: Target = "label"
+    RELEASED: ClassVar[Mapping[str, Any]] = {"clip_scope": "all", "frozen_dropout": True}
     seed: int = 1
     freeze: str = "embeddings"
     learning_rate: float = 1e-5
@@ -67,12 +62,22 @@ class FinetuneConfig(Settings):
     weight_decay: float = 0.01
     clip: float = 1.0
     clip_scope: Literal["trainable", "all"] = "trainable"
-    memorised_at: float = 0.993
-    memorised_metric: Literal["accuracy", "macro-f1"] = "accuracy"
-    evaluate: Literal["memorised", "always", "last"] = "memorised"
     frozen_dropout: bool = False
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     max_length: int = 512
+
+
+@dataclass(frozen=True)
+class FinetuneConfig(TrainingConfig):
+    """Settings of `finetune`. Defaults are what was run (released-code §1.4)."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {**TrainingConfig.RELEASED, "memorised_metric": "macro-f1"}
+    target: Target = "label"
+    aux_learning_rate: float = 5e-6
+    raise_rate: bool = False
+    memorised_at: float = 0.993
+    memorised_metric: Literal["accuracy", "macro-f1"] = "accuracy"
+    evaluate: Literal["memorised", "always", "last"] = "memorised"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mltools.io.atomic import check_output
     "finetune",
     "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
     "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > clean-epochs.jsonl",
+    "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text text,text_pair",
 )
 def finetune(
     pretrained: options.PretrainedArg,
@@ -30,11 +31,33 @@ def finetune(
     freeze: Annotated[
         str | None,
         typer.Option(
-            "--freeze", metavar="LIST", help="embeddings, head, all-layers, none or layers. [default: embeddings]"
+            "--freeze",
+            metavar="LIST",
+            help="embeddings, head, all-layers (and embeddings), none or layers. [default: embeddings]",
         ),
+    ] = None,
+    aux: Annotated[
+        str | None,
+        typer.Option("--aux", metavar="ROWS", help="Rows of an auxiliary task that changes all layers, frozen or not."),
+    ] = None,
+    aux_text: Annotated[
+        str | None, typer.Option("--aux-text", metavar="COL[,COL]", help="Their text columns. [default: text]")
+    ] = None,
+    aux_label: Annotated[
+        str | None, typer.Option("--aux-label", metavar="COL", help="Their label column. [default: label]")
+    ] = None,
+    aux_learning_rate: Annotated[
+        float | None, typer.Option("--aux-lr", metavar="R", help="Their peak learning rate. [default: 5e-6]")
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--lr", metavar="R", help="Peak learning rate. [default: 1e-5]")
+    ] = None,
+    raise_rate: Annotated[
+        bool | None,
+        typer.Option(
+            "--raise-lr",
+            help="Rerun at twice the rate, at most 3 times, while final training accuracy is not above .99.",
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 50]")] = None,
     batch_size: Annotated[
@@ -107,15 +130,21 @@ def finetune(
     Reads rows with `label` (and `original_label`, `noisy` from perturb), trains, and writes the checkpoint DIR; in it
     memorised/, the checkpoint of the first epoch whose training accuracy passes .993. Writes one record an epoch to
     stdout. With --target original_label the same file and seed give the clean model: same batches, same fresh head.
+    With --aux, ROWS change only what --freeze leaves, and the other rows change everything but the embeddings, so
+    that memorisation is known to lie in the layers left: the control set-up. Runs under torchrun too.
     """
     if out == Path():
         raise UsageError("-o DIR is missing: where does the checkpoint go?")
+    if aux is None and (aux_text or aux_label or aux_learning_rate is not None):
+        raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
     config = resolve(
         FinetuneConfig,
         job.preset(preset),
         target=options.one_of("--target", target, ("label", "original_label")) if target else None,
         freeze=freeze,
         learning_rate=learning_rate,
+        aux_learning_rate=aux_learning_rate,
+        raise_rate=raise_rate,
         epochs=epochs,
         batch_size=batch_size,
         micro_batch=micro_batch,
@@ -149,6 +178,9 @@ def finetune(
     held_out = read_examples(validation, columns) if validation is not None else None
     if held_out is not None:
         task.used("validation", held_out)
+    others = read_examples(aux, job.columns(aux_text, aux_label, separator, label_type)) if aux is not None else None
+    if others is not None:
+        task.used("aux", others)
     if examples.n_unlabelled:
         console.warn(f"{examples.n_unlabelled} rows without a label are left out")
     task.inputs["pretrained"] = {"path": pretrained, "sha256": folder_digest(locate(pretrained))}
@@ -158,6 +190,7 @@ def finetune(
             examples,
             out,
             config,
+            aux=others,
             validation=held_out,
             device=job.device_for(device),
             threads=threads,
@@ -178,8 +211,10 @@ def finetune(
         target=config.target,
         noisy_accuracy=last.noisy_accuracy if last else None,
         clean_accuracy=last.clean_accuracy if last else None,
+        aux_accuracy=last.aux_accuracy if last else None,
+        attempts=last.attempt if last and last.attempt > 1 else None,
     )
 
 
-def _watch(steps: Iterator[tuple[int, float]], total: int, label: str) -> Iterator[tuple[int, float]]:
+def _watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
     return console.track(steps, total, label, "steps")

@@ -1,6 +1,7 @@
 """What the commands share: reading common options, the record writer, provenance and the summary line."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -50,8 +51,16 @@ def device_for(name: str) -> "torch.device":
     return find_device(name)
 
 
+def is_main_process() -> bool:
+    """Whether this process is the only one, or the first of those that torchrun or accelerate started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Job:
-    """One run of a command: its inputs, settings and outputs."""
+    """One run of a command: its inputs, settings and outputs.
+
+    Of several processes that share a run only the first writes and speaks.
+    """
 
     def __init__(
         self,
@@ -68,6 +77,9 @@ class Job:
         Raises:
             UsageError: an output exists, or a tag is no KEY=VALUE.
         """
+        if not is_main_process():
+            console.configure(verbosity=-1)
+            out, provenance = Path(os.devnull), None
         self.tool, self.settings, self.out = tool, settings, out
         self.tags = parse_tags(tag)
         self.inputs: dict[str, Mapping[str, str]] = {}

@@ -185,6 +185,8 @@ def select_part(stack: BlockStack, part: str) -> frozenset[str]:
 def parse_freeze(text: str, n_layers: int) -> frozenset[Part]:
     """Read a `--freeze` list: `embeddings`, `head`, `all-layers`, `none` and layer lists, by commas.
 
+    `all-layers` holds the embeddings too, as the released frozen baseline does: nothing then moves below the head.
+
     Raises:
         UsageError: a word that is none of these, or a layer outside 1..L.
     """
@@ -193,7 +195,7 @@ def parse_freeze(text: str, n_layers: int) -> frozenset[Part]:
         if item in ("embeddings", "head"):
             frozen.add(EMBEDDINGS if item == "embeddings" else HEAD)
         elif item == "all-layers":
-            frozen.update(range(1, n_layers + 1))
+            frozen.update((EMBEDDINGS, *range(1, n_layers + 1)))
         elif item != "none":
             if not item[:1].isdigit():
                 raise UsageError(f'--freeze "{item}": write embeddings, head, all-layers, none or a layer list')

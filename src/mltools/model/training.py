@@ -48,7 +48,7 @@ def purpose_seed(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def epoch_batches(
-    rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int
+    rows: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int, name: str = ""
 ) -> list[NDArray[np.int64]]:
     """Cut the rows into this epoch's batches: a random order, rows of like length together, each row once.
 
@@ -58,8 +58,9 @@ def epoch_batches(
         batch_size: rows in a batch; the last may be shorter.
         seed: of the run.
         epoch: from 1.
+        name: of the training, where a run has more than one.
     """
-    generator = np.random.default_rng(purpose_seed(seed, "order", epoch))
+    generator = np.random.default_rng(purpose_seed(seed, f"{name}order", epoch))
     order = generator.permutation(rows)
     pool = batch_size * GROUP
     grouped = [
@@ -84,21 +85,35 @@ class Training:
         *,
         clipped: Sequence[nn.Parameter] | None = None,
         micro_batch: int | None = None,
+        name: str = "",
     ) -> None:
-        """Prepare to train `parameters` by name; `clipped` are those whose gradient norm is clipped."""
+        """Prepare to train `parameters` by name.
+
+        Args:
+            parameters: what the optimiser gets.
+            schedule: how fast.
+            total_steps: of the whole run.
+            seed: of the run.
+            accelerator: the processes that share each batch.
+            clipped: the parameters whose gradient norm is clipped; those trained by default.
+            micro_batch: rows at once, where a batch does not fit.
+            name: tells its draws and its moments from those of another training of the same weights.
+        """
         self.parameters = parameters
+        self.name = name
         self.schedule = schedule
         self.total_steps = total_steps
         self.seed = seed
         self.step = 0
         self.accelerator = accelerator
         self.micro_batch = micro_batch
+        self.device = next(iter(parameters.values())).device
         self._clipped = list(clipped) if clipped is not None else list(parameters.values())
         self._optimiser = torch.optim.AdamW(
             list(parameters.values()),
             lr=schedule.learning_rate,
             weight_decay=schedule.weight_decay,
-            fused=accelerator.device.type in ("cpu", "cuda"),
+            fused=self.device.type in ("cpu", "cuda"),
         )
         self._stepper: Any = accelerator.prepare_optimizer(self._optimiser)
 
@@ -121,9 +136,9 @@ class Training:
         Raises:
             TrainingError: the loss or the gradient norm is not finite; no weight has changed then.
         """
-        torch.manual_seed(purpose_seed(self.seed, "dropout", self.step, self.accelerator.process_index))
+        torch.manual_seed(purpose_seed(self.seed, f"{self.name}dropout", self.step, self.accelerator.process_index))
         size = self.micro_batch or len(rows)
-        total = torch.zeros((), device=self.accelerator.device)
+        total = torch.zeros((), device=self.device)
         share = self._own(rows)
         for start in range(0, len(share), size):
             with self.accelerator.autocast():
@@ -149,21 +164,28 @@ class Training:
         return rows[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _average_gradients(self) -> None:
+        """Average each gradient over the processes; a parameter that none of them used keeps having none."""
         if self.accelerator.num_processes == 1:
             return
-        for parameter in self._clipped:
-            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            parameter.grad = self.accelerator.reduce(gradient, "mean")
+        own = torch.tensor([float(p.grad is not None) for p in self._clipped], device=self.device)
+        used = self.accelerator.reduce(own, "sum").tolist()
+        for parameter, count in zip(self._clipped, used, strict=True):
+            if count:
+                gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+                parameter.grad = self.accelerator.reduce(gradient, "mean")
 
     def state(self) -> dict[str, Tensor]:
-        """Give weights and moments as tensors by name; with `step` that is all there is to the state."""
+        """Give weights and moments as tensors by name; with `step` that is all there is to the state.
+
+        Trainings that share weights name them alike, and their moments by the training.
+        """
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
             tensors[f"weight/{name}"] = parameter.detach()
             for key in ("exp_avg", "exp_avg_sq"):
                 moment = self._optimiser.state[parameter].get(key) if parameter in self._optimiser.state else None
                 if moment is not None:
-                    tensors[f"{key}/{name}"] = moment
+                    tensors[f"{self.name}{key}/{name}"] = moment
         return tensors
 
     def restore(self, step: int, tensors: Callable[[str], Tensor | None]) -> None:
@@ -175,7 +197,7 @@ class Training:
                 if weight is None:
                     raise TrainingError(f"the saved state lacks {name}")
                 parameter.copy_(weight)
-                moments = {key: tensors(f"{key}/{name}") for key in ("exp_avg", "exp_avg_sq")}
+                moments = {key: tensors(f"{self.name}{key}/{name}") for key in ("exp_avg", "exp_avg_sq")}
                 if all(moment is not None for moment in moments.values()):
                     self._optimiser.state[parameter] = {
                         "step": torch.tensor(float(step), device=parameter.device if self._fused else None),

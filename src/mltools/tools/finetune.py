@@ -1,86 +1,46 @@
 """Fine-tune a pre-trained model on rows and write checkpoints (§3, released-code §1.4).
 
-`--target label` gives θ_M2, and θ_M1 in `memorised/`; `--target original_label` gives θ_O with the same batches
-and the same fresh head. A run can be stopped or killed at any moment and resumed to the same bytes.
+`target` "label" gives θ_M2, and θ_M1 in `memorised/`; "original_label" gives θ_O with the same batches and the
+same fresh head. With auxiliary rows it is the control set-up of §3.2: they change every layer, the rows only the
+layers that `freeze` leaves. A run can be stopped or killed at any moment and resumed to the same bytes.
 """
 
 import dataclasses
 import hashlib
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mltools import console
 from mltools.config import FinetuneConfig
-from mltools.errors import TrainingError, UsageError
-from mltools.io.atomic import atomic_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance, plain
+from mltools.errors import TrainingError
+from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
-from mltools.io.tensors import open_tensors, read_metadata, write_tensors
-from mltools.model.blocks import parse_freeze
-from mltools.model.checkpoints import (
-    class_names,
-    open_checkpoint,
-    save_checkpoint,
-    target_indices,
-    write_checkpoint,
-)
+from mltools.model.checkpoints import Checkpoint, class_names, open_checkpoint, save_checkpoint, target_indices
 from mltools.model.device import set_threads
-from mltools.model.inference import Encoded, predict, self_check
-from mltools.model.training import (
-    Schedule,
-    Training,
-    accelerator_for,
-    cross_entropy_sum,
-    epoch_batches,
-    purpose_seed,
-    run_epoch,
-)
-from mltools.signals import Stop, deferred_stop
+from mltools.model.inference import Encoded, self_check
+from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
+from mltools.model.training import accelerator_for, purpose_seed
+from mltools.signals import Stop, Terminated, deferred_stop
+from mltools.tools.finetune_state import MEMORISED, Progress, SavedState, finished_facts
 
 SAVE_EVERY_SECONDS = 60.0
-MEMORISED = "memorised"
-Watch = Callable[[Iterator[tuple[int, float]], int, str], Iterator[tuple[int, float]]]
-
-
-@dataclass
-class _Data:
-    """Rows ready to train on: tokens, targets, and which rows are noisy."""
-
-    encoded: Encoded
-    targets: NDArray[np.int64]
-    noisy: NDArray[np.bool_]
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        return np.arange(len(self.encoded))
-
-
-@dataclass
-class _Progress:
-    """How far a run is: with the weights and moments, all that resuming needs."""
-
-    epoch: int = 1
-    batch: int = 0
-    loss_sum: float = 0.0
-    memorised_epoch: int | None = None
-    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-
-def state_folder(out: Path) -> Path:
-    """Where an unfinished run for `out` keeps its state: beside it, as `OUT.resume`."""
-    return out.with_name(out.name + ".resume")
+ENOUGH = 0.99
+"""`--raise-lr` reruns a training whose final accuracy on its rows does not exceed this (Appendix D)."""
+RAISE_BY = 2
+MOST_RAISES = 3
+Watch = Callable[[Iterator[None], int, str], Iterator[None]]
+Batch = tuple[Task, NDArray[np.int64]]
 
 
 def finetune(
@@ -89,6 +49,7 @@ def finetune(
     out: Path,
     config: FinetuneConfig = FinetuneConfig(),
     *,
+    aux: Examples | None = None,
     validation: Examples | None = None,
     device: torch.device | None = None,
     threads: int | None = None,
@@ -105,8 +66,9 @@ def finetune(
         examples: training rows.
         out: the checkpoint folder to write.
         config: target, schedule, what is frozen.
+        aux: rows of an auxiliary task, trained towards their `label` through a second head that is not saved.
         validation: rows to measure after each epoch.
-        device: CPU by default.
+        device: CPU by default; under torchrun, the process's own.
         threads: CPU threads; see `set_threads`.
         blocks: module path of the block list, where the model does not decide.
         resume: go on with a run that was stopped; a finished one is only reported again.
@@ -115,307 +77,257 @@ def finetune(
         watch: wraps the batches of an epoch, to show progress.
 
     Yields:
-        One record an epoch, also those of the epochs before a resumed stop.
+        One record an epoch, also those of the epochs before a resumed stop, and of attempts that were too slow.
 
     Raises:
         TrainingError: a loss that is not finite, or a state to resume that is of another run.
         UsageError: an unfinished run is in the way.
         KeyboardInterrupt, Terminated: after saving what resuming needs.
     """
-    run = _Run(pretrained, examples, out, config, validation, device, blocks, provenance)
-    run.threads = threads
-    if resume and run.finished():
+    provenance = provenance or Provenance("finetune", dataclasses.asdict(config), config.seed)
+    run = _Run(pretrained, examples, out, config, aux, validation, device, threads, blocks, provenance)
+    facts = finished_facts(out, run.fingerprint) if resume else None
+    if facts is not None:
         console.warn(f"{out} is finished already; nothing left to do")
-        yield from run.old_records()
+        yield from (EpochRecord(**record) for record in facts.get("epochs", []))
         return
-    run.open(resume=resume, force=force)
-    yield from run.train(watch)
+    run.start(resume=resume, force=force)
+    try:
+        yield from run.train(watch)
+    finally:
+        run.accelerator.end_training()
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        pretrained: str,
-        examples: Examples,
-        out: Path,
-        config: FinetuneConfig,
-        validation: Examples | None,
-        device: torch.device | None,
-        blocks: str | None,
-        provenance: Provenance | None,
-    ) -> None:
-        self.pretrained, self.examples, self.validation = pretrained, examples, validation
-        self.out, self.config, self.blocks = out, config, blocks
-        self.device = device or torch.device("cpu")
-        self.provenance = provenance or Provenance("finetune", dataclasses.asdict(config), config.seed)
-        self.state = state_folder(out)
-        self.threads: int | None = None
-        self.progress = _Progress()
+    pretrained: str
+    examples: Examples
+    out: Path
+    config: FinetuneConfig
+    aux: Examples | None
+    validation: Examples | None
+    device: torch.device | None
+    threads: int | None
+    blocks: str | None
+    provenance: Provenance
+    progress: Progress = field(default_factory=Progress)
 
-    # -- what is there already ------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self.fingerprint = self._fingerprint()
+        self.state = SavedState(self.out, self.fingerprint)
 
-    @property
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         """What a state to resume must have been made with: settings and rows."""
         rows = [self.examples.ids, self.examples.fields, self._labels(self.examples), self.examples.noisy]
-        text = json.dumps(
-            [dataclasses.asdict(self.config), rows, plain(self.provenance.inputs)], sort_keys=True, default=str
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def finished(self) -> bool:
-        facts = self._old_facts()
-        return facts is not None and facts.get("fingerprint") == self.fingerprint
-
-    def _old_facts(self) -> dict[str, Any] | None:
-        try:
-            facts = json.loads((self.out / CHECKPOINT_FILE).read_bytes()).get("facts")
-        except (OSError, ValueError, AttributeError):
-            return None
-        return facts if isinstance(facts, dict) else None
-
-    def old_records(self) -> Iterator[EpochRecord]:
-        facts = self._old_facts() or {}
-        yield from (EpochRecord(**record) for record in facts.get("epochs", []))
-
-    # -- setting up -----------------------------------------------------------------------------------
-
-    def open(self, *, resume: bool, force: bool) -> None:
-        """Load model and rows, and take up a saved state if there is one."""
-        if self.state.exists() and not resume:
-            if not force:
-                raise UsageError(
-                    f"{self.state} holds an unfinished run: go on with --resume, or discard it with --force"
-                )
-            shutil.rmtree(self.state)
-        set_seed(purpose_seed(self.config.seed, "head") % 2**32)
-        names = class_names(self.examples)
-        self.checkpoint = open_checkpoint(self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks)
-        set_threads(self.threads, self.checkpoint.width)
-        self.data = self._data(self.examples, names)
-        self.validation_data = self._data(self.validation, names) if self.validation is not None else None
-        self_check(self.checkpoint.runner, self.data.encoded)
-        self.training = self._training()
-        if self.state.exists():
-            self._restore()
+        others = [[e.ids, e.fields, e.labels] if e is not None else None for e in (self.aux, self.validation)]
+        made_with = [dataclasses.asdict(self.config), rows, others, plain(self.provenance.inputs)]
+        return hashlib.sha256(json.dumps(made_with, sort_keys=True, default=str).encode()).hexdigest()
 
     def _labels(self, examples: Examples) -> list[Label]:
         return examples.labels if self.config.target == "label" else examples.original_labels
 
-    def _data(self, examples: Examples, names: list[str]) -> _Data:
-        targets = target_indices(self._labels(examples), names, examples)
-        encoded = self.checkpoint.encode(examples, self.config.max_length)
-        return _Data(encoded, targets, np.array(examples.noisy))
+    # -- setting up -----------------------------------------------------------------------------------
 
-    def _training(self) -> Training:
-        config, checkpoint = self.config, self.checkpoint
-        frozen = parse_freeze(config.freeze, checkpoint.n_layers)
-        parameters = {n: p for n, p in checkpoint.model.named_parameters() if checkpoint.parts[n] not in frozen}
-        if not parameters:
-            raise UsageError(f"--freeze {config.freeze} leaves nothing to train")
-        everything = list(checkpoint.model.parameters())
-        for name, parameter in checkpoint.model.named_parameters():
-            parameter.requires_grad_(config.clip_scope == "all" or name in parameters)
-        self.frozen_blocks = [block for layer, block in enumerate(checkpoint.stack.modules, start=1) if layer in frozen]
-        schedule = Schedule(
-            config.learning_rate, config.epochs, config.batch_size, config.warmup, config.weight_decay, config.clip
-        )
-        return Training(
-            parameters,
-            schedule,
-            schedule.steps_per_epoch(len(self.data.encoded)) * config.epochs,
-            config.seed,
-            accelerator_for(self.device, config.precision),
-            clipped=everything if config.clip_scope == "all" else None,
-            micro_batch=config.micro_batch,
-        )
+    def start(self, *, resume: bool, force: bool) -> None:
+        """Load model and rows, and take up a saved state if there is one to resume."""
+        self.accelerator: Accelerator = accelerator_for(self.device or torch.device("cpu"), self.config.precision)
+        if self.accelerator.num_processes > 1:
+            self.device = self.accelerator.device
+        self.state.check(resume=resume, force=force)
+        if resume:
+            self.progress = self.state.progress()
+        self.accelerator.wait_for_everyone()  # every process has looked before the first one writes
+        if not resume and self.accelerator.is_main_process:
+            self.state.discard()
+        self._load()
+        if resume:
+            self.state.restore([task.training for task in self.tasks])
+
+    def _load(self) -> None:
+        """Open the pre-trained model with fresh heads and fresh optimisers."""
+        config = replace(self.config, learning_rate=self._rate)
+        set_seed(purpose_seed(config.seed, "head") % 2**32)
+        names = class_names(self.examples)
+        checkpoint = open_checkpoint(self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks)
+        set_threads(self.threads, checkpoint.width)
+        self.main = make_task(checkpoint, self.examples, self._labels(self.examples), config, self.accelerator)
+        self.tasks = [self.main]
+        if self.aux is not None:
+            self.tasks.append(make_aux_task(checkpoint, self.aux, class_names(self.aux), config, self.accelerator))
+        self.held_out = self._encode(checkpoint, self.validation) if self.validation is not None else None
+        self_check(checkpoint.runner, self.main.encoded)
+
+    @property
+    def _rate(self) -> float:
+        """Peak learning rate of this attempt."""
+        return self.config.learning_rate * float(RAISE_BY) ** (self.progress.attempt - 1)
+
+    def _encode(self, checkpoint: Checkpoint, examples: Examples) -> tuple[Encoded, NDArray[np.int64]]:
+        targets = target_indices(self._labels(examples), checkpoint.labels, examples)
+        return checkpoint.encode(examples, self.config.max_length), targets
 
     # -- training -------------------------------------------------------------------------------------
 
     def train(self, watch: Watch | None) -> Iterator[EpochRecord]:
-        """Run all epochs that are left, then write the checkpoint."""
+        """Run all epochs that are left, again at a higher rate where that is asked for, and write the checkpoint."""
         yield from (EpochRecord(**record) for record in self.progress.records)
         with deferred_stop() as stop:
-            while self.progress.epoch <= self.config.epochs:
-                self._epoch(watch, stop)
-                record = self._finish_epoch()
-                yield record
-                stop_now = bool(stop)
-                if stop_now:
-                    self._save_state()
-                    stop.check()
+            yield from self._epochs(watch, stop)
+            while self._raise_rate():
+                yield from self._epochs(watch, stop)
             self._write()
 
+    def _epochs(self, watch: Watch | None, stop: Stop) -> Iterator[EpochRecord]:
+        while self.progress.epoch <= self.config.epochs:
+            self._epoch(watch, stop)
+            yield self._finish_epoch()
+            if self._asked(stop):
+                self._save_state()
+                stop.check()
+
+    def _raise_rate(self) -> bool:
+        """Start anew at a higher rate, if that is asked for and the last one was too low to fit the rows."""
+        accuracy = self.progress.records[-1]["train_accuracy"]
+        if not self.config.raise_rate or accuracy > ENOUGH or self.progress.attempt > MOST_RAISES:
+            return False
+        rate = self._rate
+        if self.accelerator.is_main_process:
+            self.state.forget_memorised()
+        self.progress = Progress(self.progress.attempt + 1, records=self.progress.records)
+        console.warn(f"training accuracy {accuracy:.4f} at --lr {rate:g} is not above {ENOUGH}: now {self._rate:g}")
+        self._load()
+        return True
+
     def _epoch(self, watch: Watch | None, stop: Stop) -> None:
-        progress, config = self.progress, self.config
-        batches = epoch_batches(
-            self.data.rows, self.data.encoded.lengths, config.batch_size, config.seed, progress.epoch
-        )
-        self._train_mode()
-        steps = run_epoch(self.training, batches, self._loss, skip=progress.batch)
+        batches = self._batches()
+        left = batches[self.progress.batch :]
+        steps = self._steps(left)
         if watch is not None:
-            steps = watch(steps, len(batches) - progress.batch, f"epoch {progress.epoch}/{config.epochs}")
+            steps = watch(steps, len(left), f"epoch {self.progress.epoch}/{self.config.epochs}")
         saved = time.monotonic()
-        try:
-            for size, loss in steps:
-                progress.batch += 1
-                progress.loss_sum += size * loss
-                if stop or time.monotonic() - saved > SAVE_EVERY_SECONDS:
-                    self._save_state()
-                    stop.check()
-                    saved = time.monotonic()
-        except TrainingError as error:
-            rows = [self.examples.ids[i] for i in batches[progress.batch]]
-            raise TrainingError(
-                f"{error} (epoch {progress.epoch}, row ids {rows}); lower --lr, or use --precision fp32"
-            ) from None
+        for _ in steps:
+            if self._asked(stop) or time.monotonic() - saved > SAVE_EVERY_SECONDS:
+                self._save_state()
+                stop.check()
+                saved = time.monotonic()
 
-    def _train_mode(self) -> None:
-        self.checkpoint.model.train()
-        if not self.config.frozen_dropout:
-            for block in self.frozen_blocks:
-                block.eval()
+    def _batches(self) -> list[Batch]:
+        """This epoch's batches of all tasks, in one random order."""
+        batches = [(task, batch) for task in self.tasks for batch in task.batches(self.progress.epoch)]
+        if len(self.tasks) == 1:
+            return batches
+        generator = np.random.default_rng(purpose_seed(self.config.seed, "mix", self.progress.epoch))
+        return [batches[i] for i in generator.permutation(len(batches))]
 
-    def _loss(self, rows: NDArray[np.int64]) -> Tensor:
-        batch = self.data.encoded.batch(rows, self.device)
-        targets = torch.from_numpy(self.data.targets[rows]).to(self.device)
-        return cross_entropy_sum(self.checkpoint.runner.forward(batch), targets)
+    def _steps(self, batches: Sequence[Batch]) -> Iterator[None]:
+        focus: Task | None = None
+        for task, batch in batches:
+            if task is not focus:
+                task.focus()
+                focus = task
+            try:
+                loss = task.update(batch)
+            except TrainingError as error:
+                raise self._failed(error, task, batch) from None
+            self.progress.batch += 1
+            if task is self.main:
+                self.progress.loss_sum += len(batch) * loss
+            else:
+                self.progress.aux_loss_sum += len(batch) * loss
+            yield
+
+    def _failed(self, error: TrainingError, task: Task, batch: NDArray[np.int64]) -> TrainingError:
+        examples = self.examples if task is self.main or self.aux is None else self.aux
+        rows = [examples.ids[i] for i in batch]
+        option = "--lr" if task is self.main else "--aux-lr"
+        return TrainingError(
+            f"{error} (epoch {self.progress.epoch}, row ids {rows}); lower {option}, or use --precision fp32"
+        )
+
+    def _asked(self, stop: Stop) -> bool:
+        """Whether any process was asked to stop: all leave after the same step."""
+        if self.accelerator.num_processes == 1:
+            return bool(stop)
+        flag = torch.tensor(float(bool(stop)), device=self.device)
+        if not float(self.accelerator.reduce(flag, "sum")):
+            return False
+        stop.error = stop.error or Terminated()
+        return True
+
+    # -- measuring ------------------------------------------------------------------------------------
 
     def _finish_epoch(self) -> EpochRecord:
         progress = self.progress
         record = self._measure()
         if record.memorised and progress.memorised_epoch is None:
             progress.memorised_epoch = progress.epoch
-            if self.config.target == "label":
-                self._write_memorised()
+            if self.config.target == "label" and self.accelerator.is_main_process:
+                facts = {"memorised_epoch": progress.memorised_epoch}
+                self.state.write_memorised(self.main.checkpoint, replace(self.provenance, facts=facts))
         progress.records.append(dataclasses.asdict(record))
-        progress.epoch, progress.batch, progress.loss_sum = progress.epoch + 1, 0, 0.0
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.loss_sum = progress.aux_loss_sum = 0.0
         return record
 
     def _measure(self) -> EpochRecord:
-        progress, config, data = self.progress, self.config, self.data
-        last = progress.epoch == config.epochs
+        progress, config, main = self.progress, self.config, self.main
+        always = progress.epoch == config.epochs or config.evaluate == "always"
         looking = config.evaluate == "memorised" and progress.memorised_epoch is None
-        train = self._scores(data) if last or looking or config.evaluate == "always" else None
-        validation = self._scores(self.validation_data) if self.validation_data is not None else None
+        train = main.scores() if always or looking else None
+        held_out = measure(main.checkpoint, *self.held_out) if self.held_out is not None else None
+        n_noisy, n_aux = int(main.noisy.sum()), len(self.tasks[1].rows) if self.aux is not None else None
         return EpochRecord(
             tool="finetune",
             epoch=progress.epoch,
             epochs=config.epochs,
-            step=self.training.step,
-            learning_rate=self.training.rate(self.training.step - 1),
-            loss=progress.loss_sum / len(data.encoded),
-            n_noisy=int(data.noisy.sum()),
-            noisy_accuracy=train.accuracy_on(data.noisy) if train else None,
-            n_clean=int((~data.noisy).sum()),
-            clean_accuracy=train.accuracy_on(~data.noisy) if train else None,
+            step=main.training.step,
+            learning_rate=main.training.rate(main.training.step - 1),
+            loss=progress.loss_sum / len(main.rows),
+            n_noisy=n_noisy,
+            noisy_accuracy=train.accuracy_on(main.noisy) if train else None,
+            n_clean=len(main.rows) - n_noisy,
+            clean_accuracy=train.accuracy_on(~main.noisy) if train else None,
             train_accuracy=train.accuracy if train else None,
             train_macro_f1=train.macro_f1 if train else None,
-            n_validation=len(self.validation_data.targets) if self.validation_data else None,
-            validation_loss=validation.loss if validation else None,
-            validation_accuracy=validation.accuracy if validation else None,
-            validation_macro_f1=validation.macro_f1 if validation else None,
+            n_validation=len(self.held_out[1]) if self.held_out else None,
+            validation_loss=held_out.loss if held_out else None,
+            validation_accuracy=held_out.accuracy if held_out else None,
+            validation_macro_f1=held_out.macro_f1 if held_out else None,
             memorised=progress.memorised_epoch is not None or (train is not None and self._is_memorised(train)),
+            n_aux=n_aux,
+            aux_loss=progress.aux_loss_sum / n_aux if n_aux else None,
+            aux_accuracy=self.tasks[1].scores().accuracy if n_aux and always else None,
+            attempt=progress.attempt,
         )
 
-    def _scores(self, data: _Data) -> "_Scores":
-        logits = predict(self.checkpoint.runner, data.encoded, data.rows, None)
-        return _Scores(logits, data.targets)
-
-    def _is_memorised(self, scores: "_Scores") -> bool:
+    def _is_memorised(self, scores: Scores) -> bool:
         if self.config.memorised_metric == "accuracy":
             return scores.accuracy > self.config.memorised_at
         return scores.macro_f1 >= self.config.memorised_at
 
     # -- files ----------------------------------------------------------------------------------------
 
+    def _save_state(self) -> None:
+        if self.accelerator.is_main_process:
+            self.state.save(self.progress, [task.training for task in self.tasks])
+
     def _facts(self) -> dict[str, Any]:
         return {
             "fingerprint": self.fingerprint,
+            "attempts": self.progress.attempt,
+            "learning_rate": self._rate,
             "memorised_epoch": self.progress.memorised_epoch,
             "epochs": self.progress.records,
         }
 
-    @property
-    def _is_main(self) -> bool:
-        return bool(self.training.accelerator.is_main_process)
-
-    def _save_state(self) -> None:
-        if not self._is_main:
-            return
-        self.state.mkdir(exist_ok=True)
-        meta = {**dataclasses.asdict(self.progress), "step": self.training.step, "fingerprint": self.fingerprint}
-        write_tensors(self.state / "state.safetensors", self.training.state(), json.dumps(meta, sort_keys=True))
-
-    def _restore(self) -> None:
-        path = self.state / "state.safetensors"
-        if not path.exists():  # killed before the first save: start again from the beginning
-            return
-        meta = read_metadata(path)
-        if meta.pop("fingerprint", None) != self.fingerprint:
-            raise TrainingError(
-                f"{self.state} is of a run with other settings or rows; start anew with --force, or change --out"
-            )
-        step = int(meta.pop("step"))
-        with open_tensors(path) as file:
-            names = set(file.keys())
-            self.training.restore(step, lambda name: file.get_tensor(name) if name in names else None)
-        self.progress = _Progress(**meta)
-
-    def _write_memorised(self) -> None:
-        if not self._is_main:
-            return
-        facts = {"memorised_epoch": self.progress.memorised_epoch}
-        self.state.mkdir(exist_ok=True)
-        with atomic_folder(self.state / MEMORISED) as folder:
-            write_checkpoint(self.checkpoint, folder, replace(self.provenance, facts=facts))
-
     def _write(self) -> None:
-        self._assert_frozen_unmoved()
         if self.config.target == "label" and self.progress.memorised_epoch is None:
-            best = max((r["train_accuracy"] or 0.0 for r in self.progress.records), default=0.0)
+            measured = (r["train_accuracy"] or 0.0 for r in self.progress.records)
             console.warn(
                 f"training {self.config.memorised_metric} never passed {self.config.memorised_at} (best accuracy "
-                f"{best:.3f}): there is no {MEMORISED}/; train longer or with a higher --lr"
+                f"{max(measured, default=0.0):.3f}): there is no {MEMORISED}/; train longer or with a higher --lr"
             )
-        if not self._is_main:
-            return
-        memorised = self.state / MEMORISED
-        save_checkpoint(
-            self.checkpoint,
-            self.out,
-            replace(self.provenance, facts=self._facts()),
-            extra=memorised if memorised.exists() else None,
-        )
-        shutil.rmtree(self.state, ignore_errors=True)
-
-    def _assert_frozen_unmoved(self) -> None:
-        """Nothing outside the trained set can have moved, since the optimiser holds only the trained set."""
-        held = {id(p) for group in self.training._optimiser.param_groups for p in group["params"]}
-        assert held == {id(p) for p in self.training.parameters.values()}
-
-
-class _Scores:
-    """Accuracy, macro-F1 and loss of logits (rows, classes) against targets (rows,)."""
-
-    def __init__(self, logits: NDArray[np.float32], targets: NDArray[np.int64]) -> None:
-        self.hits = logits.argmax(axis=1) == targets
-        self._logits, self._targets = logits, targets
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.hits.mean())
-
-    def accuracy_on(self, rows: NDArray[np.bool_]) -> float | None:
-        return float(self.hits[rows].mean()) if rows.any() else None
-
-    @property
-    def macro_f1(self) -> float:
-        from sklearn.metrics import f1_score
-
-        return float(f1_score(self._targets, self._logits.argmax(axis=1), average="macro", zero_division=0))
-
-    @property
-    def loss(self) -> float:
-        logits, targets = torch.from_numpy(self._logits), torch.from_numpy(self._targets)
-        return float(cross_entropy_sum(logits.double(), targets)) / len(targets)
+        if self.accelerator.is_main_process:
+            provenance = replace(self.provenance, facts=self._facts())
+            save_checkpoint(self.main.checkpoint, self.out, provenance, extra=self.state.memorised)
+            self.state.discard()

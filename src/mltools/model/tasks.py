@@ -1,0 +1,219 @@
+"""A task: rows, the head that classifies them, and the parts of the model that they may change.
+
+Two tasks may share a body, each with its own head, optimiser and schedule: the control set-up of §3.2.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mltools.config import FinetuneConfig, TrainingConfig
+from mltools.errors import CheckpointError, UsageError
+from mltools.io.rows import Examples, Label
+from mltools.model.blocks import HEAD, parse_freeze
+from mltools.model.checkpoints import Checkpoint, target_indices
+from mltools.model.inference import Encoded, Runner, predict
+from mltools.model.training import Schedule, Training, cross_entropy_sum, epoch_batches, purpose_seed
+
+
+@dataclass
+class Task:
+    """Rows ready to train on: tokens, targets (rows,), which rows are noisy, and the optimiser.
+
+    `rows` are the positions of the training rows, all of them unless set otherwise. `needs_gradient` holds the
+    parameters that get a gradient, `frozen` the blocks that run without dropout.
+    """
+
+    checkpoint: Checkpoint
+    encoded: Encoded
+    targets: NDArray[np.int64]
+    noisy: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+    training: Training
+    needs_gradient: frozenset[nn.Parameter]
+    frozen: list[nn.Module]
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Cut the training rows into the batches of an epoch (from 1)."""
+        training = self.training
+        return epoch_batches(
+            self.rows, self.encoded.lengths, training.schedule.batch_size, training.seed, epoch, training.name
+        )
+
+    def focus(self) -> None:
+        """Make the model ready for this task's batches: gradients for its parameters only, dropout as set."""
+        for parameter in self.checkpoint.model.parameters():
+            parameter.requires_grad_(parameter in self.needs_gradient)
+        self.checkpoint.model.train()
+        for block in self.frozen:
+            block.eval()
+
+    def update(self, batch: NDArray[np.int64]) -> float:
+        """Take one step on a batch of rows and return its mean loss, in nats."""
+        return self.training.update(batch, self._loss)
+
+    def _loss(self, rows: NDArray[np.int64]) -> Tensor:
+        device = self.training.device
+        targets = torch.from_numpy(self.targets[rows]).to(device)
+        return cross_entropy_sum(self.checkpoint.runner.forward(self.encoded.batch(rows, device)), targets)
+
+    def scores(self) -> "Scores":
+        """Measure all rows in eval mode."""
+        return measure(self.checkpoint, self.encoded, self.targets)
+
+
+def make_task(
+    checkpoint: Checkpoint,
+    examples: Examples,
+    labels: Sequence[Label],
+    config: TrainingConfig,
+    accelerator: Accelerator,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    name: str = "",
+) -> Task:
+    """Prepare rows and optimiser of a task.
+
+    Args:
+        checkpoint: the model with the task's head; the head's classes are those of the labels.
+        examples: the rows.
+        labels: the label of each row to train towards.
+        config: what is frozen, how fast and how long.
+        accelerator: the processes that share each batch.
+        rows: positions to train on; all by default.
+        name: tells the task's draws from another's.
+
+    Raises:
+        UsageError: everything is frozen.
+        RowsError: a label that is no class of the head.
+    """
+    targets = target_indices(labels, checkpoint.labels, examples)
+    encoded = checkpoint.encode(examples, config.max_length)
+    rows = np.arange(len(encoded)) if rows is None else rows
+    model, frozen = checkpoint.model, parse_freeze(config.freeze, checkpoint.n_layers)
+    body = f"{model.base_model_prefix}."  # another task's head may have the same names outside it
+    trained = {
+        n if n.startswith(body) else name + n: p
+        for n, p in model.named_parameters()
+        if checkpoint.parts[n] not in frozen
+    }
+    if not trained:
+        raise UsageError(f"--freeze {config.freeze} leaves nothing to train")
+    everything = list(model.parameters()) if config.clip_scope == "all" else None
+    schedule = Schedule(
+        config.learning_rate, config.epochs, config.batch_size, config.warmup, config.weight_decay, config.clip
+    )
+    training = Training(
+        trained,
+        schedule,
+        schedule.steps_per_epoch(len(rows)) * config.epochs,
+        config.seed,
+        accelerator,
+        clipped=everything,
+        micro_batch=config.micro_batch,
+        name=name,
+    )
+    blocks = enumerate(checkpoint.stack.modules, start=1)
+    quiet = [] if config.frozen_dropout else [block for layer, block in blocks if layer in frozen]
+    needs_gradient = frozenset(everything or trained.values())
+    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, training, needs_gradient, quiet)
+
+
+def make_aux_task(
+    checkpoint: Checkpoint, examples: Examples, names: Sequence[str], config: FinetuneConfig, accelerator: Accelerator
+) -> Task:
+    """Prepare the auxiliary task of §3.2: the body of the main task, a fresh head of its own, other rows.
+
+    It trains everything but the embeddings at `aux_learning_rate`, so that all layers move, while the main task
+    goes on to change only what `--freeze` leaves.
+
+    Args:
+        checkpoint: the main task's model, whose body is shared.
+        examples: the auxiliary rows; their `label` is the target.
+        names: their classes.
+        config: settings of the main task.
+        accelerator: as the main task's.
+    """
+    set_seed(purpose_seed(config.seed, "aux head") % 2**32)
+    other = second_head(checkpoint, names)
+    config = replace(config, learning_rate=config.aux_learning_rate, freeze="embeddings")
+    return make_task(other, examples, examples.labels, config, accelerator, name="aux ")
+
+
+def second_head(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
+    """Give a model of the same class around the same body, with a fresh head for other classes.
+
+    The head is what lies outside the base model; a final norm or pooler in the base model is shared. It is drawn
+    from torch's global generator, which the caller seeds.
+
+    Raises:
+        CheckpointError: the model has no base model that a second head could share.
+    """
+    model = checkpoint.model
+    prefix = model.base_model_prefix
+    if not prefix or not hasattr(model, prefix):
+        raise CheckpointError(f"{checkpoint.name}: {type(model).__name__} has no base model for a second head to share")
+    config = copy.deepcopy(model.config)
+    config.num_labels = len(names)
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: i for i, name in enumerate(names)}
+    other = type(model)(config)
+    setattr(other, prefix, getattr(model, prefix))
+    other.to(next(model.parameters()).device).eval()
+    inside = [n for n, _ in other.named_parameters() if not n.startswith(f"{prefix}.") and checkpoint.parts[n] != HEAD]
+    if inside:
+        raise CheckpointError(f"{checkpoint.name}: {inside[0]} is outside {prefix} and yet no part of the head")
+    return replace(checkpoint, model=other, runner=Runner(other, checkpoint.stack, config))
+
+
+def measure(checkpoint: Checkpoint, encoded: Encoded, targets: NDArray[np.int64]) -> "Scores":
+    """Classify all rows in eval mode and compare with their targets."""
+    return Scores(predict(checkpoint.runner, encoded, np.arange(len(encoded)), None), targets)
+
+
+class Scores:
+    """Accuracy, macro-F1, loss and probabilities of logits (rows, classes) against targets (rows,)."""
+
+    def __init__(self, logits: NDArray[np.float32], targets: NDArray[np.int64]) -> None:
+        """Compare the arg max of each row with its target."""
+        self.hits = logits.argmax(axis=1) == targets
+        self._logits, self._targets = logits, targets
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of rows classified as their target."""
+        return float(self.hits.mean())
+
+    def accuracy_on(self, rows: NDArray[np.bool_]) -> float | None:
+        """Accuracy on the rows of a mask; None if there are none."""
+        return float(self.hits[rows].mean()) if rows.any() else None
+
+    @property
+    def macro_f1(self) -> float:
+        """F1 averaged over the classes that occur, 0-1."""
+        from sklearn.metrics import f1_score
+
+        return float(f1_score(self._targets, self._logits.argmax(axis=1), average="macro", zero_division=0))
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy, nats."""
+        return float(-self._log_probabilities.mean())
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Probability of each row's target, (rows,)."""
+        return np.exp(self._log_probabilities)
+
+    @property
+    def _log_probabilities(self) -> NDArray[np.float64]:
+        logs = torch.from_numpy(self._logits).double().log_softmax(dim=1).numpy()
+        picked: NDArray[np.float64] = logs[np.arange(len(self._targets)), self._targets]
+        return picked

@@ -1,0 +1,129 @@
+"""What a run of `finetune` keeps on disk, beside its checkpoint: all that is needed to go on after a stop.
+
+The state is the progress, the weights and the moments, and θ_M1 once it is reached. It is written whole, so that
+a run killed at any moment finds the last one.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mltools.errors import TrainingError, UsageError
+from mltools.io.atomic import atomic_folder
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance
+from mltools.io.tensors import open_tensors, read_metadata, write_tensors
+from mltools.model.checkpoints import Checkpoint, write_checkpoint
+from mltools.model.training import Training
+
+MEMORISED = "memorised"
+STATE = "state.safetensors"
+
+
+@dataclass
+class Progress:
+    """How far a run is: with the steps, weights and moments, all that resuming needs.
+
+    `attempt` counts the reruns of `--raise-lr`, from 1; `batch` is the number of batches done in the epoch.
+    """
+
+    attempt: int = 1
+    epoch: int = 1
+    batch: int = 0
+    loss_sum: float = 0.0
+    aux_loss_sum: float = 0.0
+    memorised_epoch: int | None = None
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def state_folder(out: Path) -> Path:
+    """Where an unfinished run for `out` keeps its state: beside it, as `OUT.resume`."""
+    return out.with_name(out.name + ".resume")
+
+
+def finished_facts(out: Path, fingerprint: str) -> dict[str, Any] | None:
+    """Give what the checkpoint `out` says of its run, if it is there and of the run with this fingerprint."""
+    try:
+        facts = json.loads((out / CHECKPOINT_FILE).read_bytes()).get("facts")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return facts if isinstance(facts, dict) and facts.get("fingerprint") == fingerprint else None
+
+
+class SavedState:
+    """The state of an unfinished run for the checkpoint `out`."""
+
+    def __init__(self, out: Path, fingerprint: str) -> None:
+        """Look at the state of the run that writes `out`; nothing is written yet."""
+        self.folder = state_folder(out)
+        self._fingerprint = fingerprint
+
+    @property
+    def memorised(self) -> Path | None:
+        """The checkpoint θ_M1, if it has been written."""
+        path = self.folder / MEMORISED
+        return path if path.exists() else None
+
+    def check(self, *, resume: bool, force: bool) -> None:
+        """Refuse to start over an unfinished run, unless it is resumed or may be thrown away.
+
+        Raises:
+            UsageError: as said.
+        """
+        if self.folder.exists() and not resume and not force:
+            raise UsageError(f"{self.folder} holds an unfinished run: go on with --resume, or discard it with --force")
+
+    def discard(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def save(self, progress: Progress, trainings: Sequence[Training]) -> None:
+        """Write progress, weights and moments of the trainings, which may share weights."""
+        self.folder.mkdir(exist_ok=True)
+        steps = [training.step for training in trainings]
+        meta = {**dataclasses.asdict(progress), "steps": steps, "fingerprint": self._fingerprint}
+        tensors = {name: tensor for training in trainings for name, tensor in training.state().items()}
+        write_tensors(self.folder / STATE, tensors, json.dumps(meta, sort_keys=True))
+
+    def progress(self) -> Progress:
+        """Read how far the run was; at its beginning if it was killed before the first save.
+
+        Raises:
+            TrainingError: the state is of a run with other settings or rows.
+        """
+        meta = self._meta()
+        if meta is None:
+            return Progress()
+        if meta.pop("fingerprint", None) != self._fingerprint:
+            raise TrainingError(
+                f"{self.folder} is of a run with other settings or rows; start anew with --force, or change --out"
+            )
+        del meta["steps"]
+        return Progress(**meta)
+
+    def restore(self, trainings: Sequence[Training]) -> None:
+        """Put the saved weights and moments back, if there are any."""
+        meta = self._meta()
+        if meta is None:
+            return
+        with open_tensors(self.folder / STATE) as file:
+            names = set(file.keys())
+            for training, step in zip(trainings, meta["steps"], strict=True):
+                training.restore(int(step), lambda name: file.get_tensor(name) if name in names else None)
+
+    def _meta(self) -> dict[str, Any] | None:
+        path = self.folder / STATE
+        return read_metadata(path) if path.exists() else None
+
+    def write_memorised(self, checkpoint: Checkpoint, provenance: Provenance) -> None:
+        """Keep θ_M1 until the run is done."""
+        self.folder.mkdir(exist_ok=True)
+        with atomic_folder(self.folder / MEMORISED) as folder:
+            write_checkpoint(checkpoint, folder, provenance)
+
+    def forget_memorised(self) -> None:
+        """Remove θ_M1 of an attempt that is given up."""
+        shutil.rmtree(self.folder / MEMORISED, ignore_errors=True)
