@@ -37,7 +37,7 @@ LabelType = Literal["auto", "str"]
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
-BLOCK = 1 << 18
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -154,25 +154,52 @@ def _decompress(stream: io.BufferedReader, name: str) -> io.BufferedReader:
     return stream
 
 
-def iter_objects(source: Source) -> Iterator[tuple[int, bytes, Values]]:
-    """Yield (line number from 1, the line's bytes, its object) of JSONL; blank lines are passed over.
+@dataclass(frozen=True)
+class Block:
+    """Some rows: their numbers from 1 (line or row), their JSON lines (None for Parquet), their columns."""
+
+    numbers: Sequence[int]
+    lines: Sequence[bytes | None]
+    values: Sequence[Values]
+
+
+def iter_blocks(source: Source) -> Iterator[Block]:
+    """Yield the rows of a source of either format, some at a time; blank lines are passed over.
 
     Raises:
         RowsError: a line that is not UTF-8, not JSON, or not an object.
     """
-    loads, number = orjson.loads, 0
+    if source.is_parquet:
+        rows = read_parquet(source).rows(named=True)
+        yield Block(range(1, len(rows) + 1), [None] * len(rows), rows)
+        return
+    start = 1
     for lines in source.blocks():
-        for line in lines:
-            number += 1
-            try:
-                values = loads(line)
-            except orjson.JSONDecodeError as error:
-                if not line or line.isspace():
-                    continue
-                raise RowsError(f"{source.place(number)}: {_json_fault(line, error)}") from None
-            if type(values) is not dict:
-                raise RowsError(f"{source.place(number)}: a {_kind(values)}, not an object {{...}} with columns")
-            yield number, line, values
+        numbers: Sequence[int] = range(start, start + len(lines))
+        start += len(lines)
+        try:
+            values = list(map(orjson.loads, lines))
+        except orjson.JSONDecodeError:
+            numbers = [number for number, line in zip(numbers, lines, strict=True) if line and not line.isspace()]
+            lines = [line for line in lines if line and not line.isspace()]
+            values = [_parse(source, number, line) for number, line in zip(numbers, lines, strict=True)]
+        for number, value in zip(numbers, values, strict=True):
+            if type(value) is not dict:
+                raise RowsError(f"{source.place(number)}: a {_kind(value)}, not an object {{...}} with columns")
+        yield Block(numbers, lines, values)
+
+
+def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
+    """Yield (number from 1, JSON line or None, columns) of each row; else as `iter_blocks`."""
+    for block in iter_blocks(source):
+        yield from zip(block.numbers, block.lines, block.values, strict=True)
+
+
+def _parse(source: Source, number: int, line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RowsError(f"{source.place(number)}: {_json_fault(line, error)}") from None
 
 
 def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
@@ -181,15 +208,6 @@ def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
     except UnicodeDecodeError as fault:
         return f"not UTF-8 (byte {fault.start + 1} of the line is 0x{line[fault.start]:02x}); convert it first"
     return f"not JSON: {error.msg} (column {error.colno})"
-
-
-def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
-    """Yield (number from 1, JSONL bytes or None, columns) of a row source of either format."""
-    if source.is_parquet:
-        for number, values in enumerate(read_parquet(source).iter_rows(named=True), start=1):
-            yield number, None, values
-    else:
-        yield from iter_objects(source)
 
 
 def read_parquet(source: Source) -> Any:
@@ -297,8 +315,6 @@ class LabelReader:
     def read(self, number: int, value: object) -> Label | None:
         """Read the label of line `number`; None where the row is unlabelled."""
         kind = type(value)
-        if kind is self._kind and value != -1:
-            return value  # type: ignore[return-value]  # the usual case, quickly
         if value is None or (kind is int and value == -1):
             return None
         if self._as_text:
@@ -316,6 +332,21 @@ class LabelReader:
         elif kind is not self._first[1]:
             self._other.append((number, value))
         return int(cast(bool, value)) if kind is bool else cast(Label, value)
+
+    def read_block(self, block: Block, column: str) -> Sequence[Label | None]:
+        """Read the labels of a block of rows.
+
+        Raises:
+            RowsError: as `read`, or a row lacks the column.
+        """
+        try:
+            values = [row[column] for row in block.values]
+        except KeyError:
+            number, row = next((n, r) for n, r in zip(block.numbers, block.values, strict=True) if column not in r)
+            raise missing_column(self._source.place(number), column, row, "label") from None
+        if set(map(type, values)) == {self._kind} and -1 not in values:
+            return values
+        return list(map(self.read, block.numbers, values))
 
     def check(self) -> None:
         """Raise if the labels read were not all of one type, listing the first lines of another type."""
@@ -493,6 +524,14 @@ class IdReader:
             raise RowsError(f"{self._source.place(number)}: id {shown(row_id)} is also line {first}'s; ids must differ")
         return row_id
 
+    def read_block(self, index: int, block: Block) -> Sequence[RowId]:
+        """Read the ids of a block of rows, the first of which is row `index`; else as `read`."""
+        indices = range(index, index + len(block.values))
+        if not self._seen and not any("id" in row for row in block.values):
+            self._unnamed = indices.stop
+            return indices
+        return list(map(self.read, indices, block.numbers, block.values))
+
 
 def select(examples: Examples, keep: Sequence[int]) -> Examples:
     """Take the rows at the given positions, in that order."""
@@ -513,41 +552,40 @@ def select(examples: Examples, keep: Sequence[int]) -> Examples:
     )
 
 
-def member_spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (key, start, end) of each top-level value of a JSON object, which must already have parsed."""
-    decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
-    skip = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
-    position = skip(text, text.index("{") + 1).end()
-    while text[position] != "}":
-        key, position = decode(text, position)
-        position = skip(text, position).end() + 1  # the colon
-        start = skip(text, position).end()
-        _, end = decode(text, start)
-        yield key, start, end
-        position = skip(text, end).end()
-        if text[position] == ",":
-            position = skip(text, position + 1).end()
-
-
 def replace_value(line: bytes, key: str, value: bytes) -> bytes:
     """Change one value of a JSON object; every other byte stays as it was.
 
     Args:
-        line: a JSON object that has the key; if repeatedly, the last, which counts, is changed.
+        line: a JSON object that has the key; if repeatedly, the last, which counts, is changed. Its closing
+            brace may be missing.
         key: the key, at the top level.
         value: its new value, as JSON.
     """
     quoted = orjson.dumps(key)
-    if line.count(quoted) == 1 and b"\\" not in line:  # nothing else can look like the key
-        start, end = cast(re.Match[bytes], SCALAR.match(line, line.index(quoted) + len(quoted))).span(1)
-        if line[start] not in b"[{":
-            return line[:start] + value + line[end:]
+    if b"\\" not in line and line.count(quoted) == 1:  # nothing else can look like the key
+        found = SCALAR.match(line, line.index(quoted) + len(quoted))
+        if found:
+            return line[: found.start(1)] + value + line[found.end(1) :]
     text = line.decode("utf-8")
     start, end = {name: (start, end) for name, start, end in member_spans(text)}[key]
     return text[:start].encode() + value + text[end:].encode()
 
 
-SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^,}\s]+)')
+SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^][{},\s]+)')
+"""A colon and a string without escapes, number, true, false or null."""
+
+
+def member_spans(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield (key, start, end) of each top-level value of a JSON object, which must have parsed once."""
+    decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
+    skip = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
+    position = text.index("{")
+    while text[position : position + 1] in ("{", ","):
+        key, position = decode(text, skip(text, position + 1).end())
+        start = skip(text, skip(text, position).end() + 1).end()  # past the colon
+        _, end = decode(text, start)
+        yield key, start, end
+        position = skip(text, end).end()
 
 
 def dump_row(values: Values) -> bytes:

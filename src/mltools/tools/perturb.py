@@ -7,9 +7,9 @@ columns pass through; JSONL keeps its bytes.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import compress
+from itertools import chain, compress
 from math import floor
 
 import numpy as np
@@ -19,6 +19,7 @@ from mltools.config import PerturbConfig
 from mltools.draw import keyed_hash, keyed_hashes
 from mltools.errors import RowsError, UsageError
 from mltools.io.rows import (
+    Block,
     Columns,
     IdReader,
     Label,
@@ -26,15 +27,11 @@ from mltools.io.rows import (
     RawRow,
     RowId,
     Source,
-    Values,
-    iter_rows,
-    missing_column,
+    iter_blocks,
     replace_value,
     shown,
 )
 
-Row = tuple[RawRow, RowId, Label | None]
-"""A row to be marked (with an id; a JSON line lacks its closing brace), its id and its label."""
 Draw = Mapping[int, Label]
 ROWS, LABELS = "perturb rows", "perturb labels"
 
@@ -90,71 +87,73 @@ def _check(config: PerturbConfig) -> None:
         raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 
 
-def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[Row]:
+@dataclass
+class _Table:
+    """Rows to be marked, as columns: each has an id, and a JSON line lacks its closing brace."""
+
+    rows: list[RawRow] = field(default_factory=list)
+    ids: list[RowId] = field(default_factory=list)
+    labels: list[Label | None] = field(default_factory=list)
+
+    def add(self, other: "_Table") -> None:
+        self.rows += other.rows
+        self.ids += other.ids
+        self.labels += other.labels
+
+    def keep(self, classes: set[Label]) -> "_Table":
+        chosen = [label in classes for label in self.labels]
+        return _Table(*(list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels)))  # type: ignore[arg-type]
+
+    def positions(self, classes: Sequence[Label]) -> dict[Label, list[int]]:
+        """Give each class's rows."""
+        result: dict[Label | None, list[int]] = {label: [] for label in (*classes, None)}
+        for index, label in enumerate(self.labels):
+            result[label].append(index)
+        return {label: result[label] for label in classes}
+
+
+def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[_Table]:
+    """Read the rows, some at a time."""
     labels = LabelReader(source, columns.label_type)
     ids = IdReader(source, unique=not config.stream)
-    column = columns.label
-    for number, line, values in iter_rows(source):
-        if column not in values:
-            raise missing_column(source.place(number), column, values, "label")
-        if "noisy" in values or "original_label" in values:
-            name = "original_label" if "original_label" in values else "noisy"
-            raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
-        label = labels.read(number, values[column])
-        row_id = ids.read(count.rows, number, values)
-        count.rows += 1
-        count.unlabelled += label is None
-        yield _open(line, values, column, row_id, label), row_id, label
+    for block in iter_blocks(source):
+        _refuse_perturbed(source, block)
+        found = labels.read_block(block, columns.label)
+        row_ids = ids.read_block(count.rows, block)
+        count.rows += len(found)
+        count.unlabelled += found.count(None)
+        yield _Table(_open(block, columns.label, row_ids, found), list(row_ids), list(found))
     labels.check()
     if not count.rows:
         raise RowsError(f"{source.name}: no rows")
 
 
-def _open(line: bytes | None, values: Values, column: str, row_id: RowId, label: Label | None) -> RawRow:
-    """Give the row its id, and its label in the type that was read, ready for `_mark` to add the rest."""
-    if line is None:
-        return {**values, column: values[column] if label is None else label, "id": row_id}
-    if label is not None and type(label) is not type(values[column]):
-        line = replace_value(line, column, orjson.dumps(label))
-    line = line[:-1] if line[-1:] == b"}" else line.rstrip()[:-1]
-    return line if "id" in values else line + b',"id":%d' % row_id
+def _refuse_perturbed(source: Source, block: Block) -> None:
+    for name in ("original_label", "noisy"):
+        for number, row in zip(block.numbers, block.values, strict=True):
+            if name in row:
+                raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
 
 
-@dataclass
-class _Table:
-    """Rows held in memory, as columns."""
-
-    rows: list[RawRow]
-    ids: list[RowId]
-    labels: list[Label | None]
-
-    @classmethod
-    def read(cls, rows: Iterable[Row]) -> "_Table":
-        table = cls([], [], [])
-        for row, row_id, label in rows:
-            table.rows.append(row)
-            table.ids.append(row_id)
-            table.labels.append(label)
-        return table
-
-    def keep(self, classes: set[Label]) -> "_Table":
-        chosen = [label in classes for label in self.labels]
-        columns = (list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels))
-        return _Table(*columns)  # type: ignore[arg-type]
-
-    def positions(self, classes: Sequence[Label]) -> dict[Label, list[int]]:
-        """Give each class's rows."""
-        result: dict[Label, list[int]] = {label: [] for label in classes}
-        for index, label in enumerate(self.labels):
-            if label is not None:
-                result[label].append(index)
-        return result
+def _open(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> list[RawRow]:
+    """Give rows their ids, and labels the type that they were read in, ready for `_Marker`."""
+    rows: list[RawRow] = []
+    for line, values, row_id, label in zip(block.lines, block.values, ids, labels, strict=True):
+        if line is None:
+            rows.append({**values, column: values[column] if label is None else label, "id": row_id})
+            continue
+        if label is not values[column] and label is not None:
+            line = replace_value(line, column, orjson.dumps(label))
+        rows.append(line.rstrip()[:-1] if "id" in values else b'%b,"id":%d' % (line.rstrip()[:-1], row_id))
+    return rows
 
 
 def _exact(
-    rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
+    blocks: Iterable[_Table], source: Source, columns: Columns, config: PerturbConfig, count: Count
 ) -> Iterator[RawRow]:
-    table = _Table.read(rows)
+    table = _Table()
+    for block in blocks:
+        table.add(block)
     if config.top_classes is not None:
         table = table.keep(_top_classes(table.labels, config.top_classes, source))
         count.left_out = count.rows - len(table.rows)
@@ -171,20 +170,21 @@ def _exact(
 
 
 def _stream(
-    rows: Iterable[Row], source: Source, columns: Columns, config: PerturbConfig, count: Count
+    blocks: Iterable[_Table], source: Source, columns: Columns, config: PerturbConfig, count: Count
 ) -> Iterator[RawRow]:
     mark = _Marker(columns.label)
     rank, choice = keyed_hash(ROWS, config.seed), keyed_hash(LABELS, config.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(config.rate)) * 2**64)
-    for row, row_id, label in rows:
+    for row, row_id, label in chain.from_iterable(zip(b.rows, b.ids, b.labels, strict=True) for b in blocks):
         new = None
         if label is not None:
             classes = classes or _named_classes(config.classes or (), [label], source)
             if label not in classes:
                 raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
             if rank(row_id) < bound:
-                new = _other(classes, label, choice(row_id))
+                others = [c for c in classes if c != label]
+                new = others[choice(row_id) % len(others)]
         count.noisy += new is not None
         yield mark(row, label, new)
 
@@ -216,21 +216,17 @@ def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
 
 
-def _other(classes: Sequence[Label], label: Label, choice: int) -> Label:
-    others = [c for c in classes if c != label]
-    return others[choice % len(others)]
-
-
 def _draw_hash(table: _Table, classes: Sequence[Label], config: PerturbConfig) -> Draw:
     """Change, in each class, the rows whose hash ranks lowest; another hash picks the label."""
     ranks = keyed_hashes(table.ids, ROWS, config.seed)
-    choice = keyed_hash(LABELS, config.seed)
     draw: dict[int, Label] = {}
     for label, members in table.positions(classes).items():
-        n = floor(Decimal(str(config.rate)) * len(members))
         positions = np.array(members, dtype=np.int64)
-        for index in positions[ranks[positions].argsort(kind="stable")[:n]].tolist():
-            draw[index] = _other(classes, label, choice(table.ids[index]))
+        n = floor(Decimal(str(config.rate)) * len(positions))
+        chosen = positions[ranks[positions].argsort(kind="stable")[:n]].tolist()
+        choices = keyed_hashes([table.ids[index] for index in chosen], LABELS, config.seed).tolist()
+        others = [c for c in classes if c != label]
+        draw.update((index, others[choice % len(others)]) for index, choice in zip(chosen, choices, strict=True))
     return draw
 
 
@@ -247,7 +243,7 @@ def _draw_python(table: _Table, classes: Sequence[Label], config: PerturbConfig)
 
 
 class _Marker:
-    """Closes a row with its new columns."""
+    """Closes rows with their new columns."""
 
     def __init__(self, column: str) -> None:
         self._column = column
@@ -256,16 +252,11 @@ class _Marker:
     def __call__(self, row: RawRow, label: Label | None, new: Label | None) -> RawRow:
         if isinstance(row, dict):
             noisy = None if label is None else new is not None
-            return {
-                **row,
-                self._column: row[self._column] if new is None else new,
-                "original_label": label,
-                "noisy": noisy,
-            }
+            current = row[self._column] if new is None else new
+            return {**row, self._column: current, "original_label": label, "noisy": noisy}
         if new is not None:
-            opened = replace_value(row + b"}", self._column, orjson.dumps(new))[:-1]
-            return opened + b',"original_label":%s,"noisy":true}' % orjson.dumps(label)
-        end = self._clean.get(label)
-        if end is None:
-            end = self._clean[label] = b',"original_label":%s,"noisy":false}' % orjson.dumps(label)
-        return row + end
+            row = replace_value(row, self._column, orjson.dumps(new))
+            return b'%b,"original_label":%b,"noisy":true}' % (row, orjson.dumps(label))
+        if label not in self._clean:
+            self._clean[label] = b',"original_label":%b,"noisy":false}' % orjson.dumps(label)
+        return row + self._clean[label]
