@@ -13,6 +13,7 @@ import typer
 
 from mltools import __version__, console
 from mltools.cli import (  # noqa: F401  each adds its command to `app`
+    completion,
     finetune,
     grads,
     help,

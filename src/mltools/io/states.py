@@ -150,24 +150,26 @@ def states_output(out: Path | None) -> Iterator[Path]:
 class States:
     """An open states file. `layers` is L, `width` is d."""
 
-    def __init__(self, name: str, file: Any) -> None:
+    def __init__(self, source: Source, file: Any) -> None:
         """Read all but the hidden states.
 
         Raises:
             RowsError: tensors that are missing or do not fit together.
         """
-        self.name, self._file = name, file
+        self.source, self.name, self._file = source, source.name, file
         found = list(file.keys())
         for tensor in (HIDDEN, "label"):
             if tensor not in found:
                 raise RowsError(
-                    f'{name}: no tensor "{tensor}" (found: {", ".join(found[:5]) or "none"}); is it a file that '
+                    f'{self.name}: no tensor "{tensor}" (found: {", ".join(found[:5]) or "none"}); is it a file that '
                     "mltools states wrote?"
                 )
         self._hidden = file.get_slice(HIDDEN)
         shape, dtype = self._hidden.get_shape(), self._hidden.get_dtype()
         if len(shape) != 3 or shape[1] < 2 or dtype not in ("F32", "F16", "F64"):
-            raise RowsError(f"{name}: hidden_states is {dtype} {shape}, not floating-point (rows, layers + 1, width)")
+            raise RowsError(
+                f"{self.name}: hidden_states is {dtype} {shape}, not floating-point (rows, layers + 1, width)"
+            )
         n, self.layers, self.width = shape[0], shape[1] - 1, shape[2]
         self.provenance: dict[str, Any] = _metadata(file)
         self.rows = self._table(n, found)
@@ -185,7 +187,7 @@ class States:
         names = self._names() or [str(index) for index in range(highest + 1)]
         if len(ids) != n or len(set(ids)) != n or lowest < 0 or highest >= len(names):
             raise RowsError(
-                f"{self.name}: {n} rows have {len(set(ids))} ids, and labels {lowest} to {highest} of {len(names)} classes"
+                f"{self.name}: {n} rows with {len(set(ids))} ids and labels {lowest}-{highest} of {len(names)} classes"
             )
         return RowTable(ids, label, original, noisy, names)
 
@@ -247,4 +249,4 @@ def open_states(source: Source) -> Iterator[States]:
         except (SafetensorError, ValueError, OSError) as error:
             raise RowsError(f"{source.name}: not a whole safetensors file of states ({error})") from None
         with opened as tensors:
-            yield States(source.name, tensors)
+            yield States(file, tensors)

@@ -4,7 +4,7 @@ Rows are read twice: once for what is not text, so that the shape of the file is
 texts nor states of all rows are ever in memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from mltools.errors import CheckpointError, RowsError
 from mltools.io.provenance import Provenance
 from mltools.io.rows import Columns, Examples, Label, RowId, Source, iter_examples
 from mltools.io.states import RowTable, StatesWriter
-from mltools.model.checkpoints import Checkpoint, open_checkpoint, target_indices
+from mltools.model.checkpoints import Checkpoint, open_checkpoint
 from mltools.model.inference import Encoded, Pooling, self_check
 
 PART_ROWS = 4096
@@ -44,9 +44,16 @@ def read_table(source: Source, columns: Columns = Columns()) -> RowTable:
     assert part is not None
     if part.n_unlabelled:
         console.warn(f"{part.n_unlabelled} rows without a label are left out")
-    names = part.names or [str(label) for label in sorted(same)]
-    indices = (target_indices(column, names, part) for column in (labels, originals))
-    return RowTable(ids, *indices, np.array(noisy), names)
+    index, names = _classes(sorted(same), part.names)
+    label, original = (np.array([index[value] for value in column], dtype=np.int64) for column in (labels, originals))
+    return RowTable(ids, label, original, np.array(noisy), names)
+
+
+def _classes(labels: Sequence[Label], names: Sequence[str] | None) -> tuple[dict[Label, int], list[str]]:
+    """Number the classes, and name them: by the names that came with integer labels, where these fit."""
+    if names is not None and all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
+        return {label: int(label) for label in labels}, list(names)
+    return {label: index for index, label in enumerate(labels)}, [str(label) for label in labels]
 
 
 def open_for_states(name: str, rows: RowTable, device: torch.device, blocks: str | None = None) -> Checkpoint:
@@ -88,7 +95,8 @@ def states(
     position: Pooling = runner.pooling if config.position == "auto" else config.position
     if position == "all":
         raise CheckpointError(
-            f"{checkpoint.name}: the head reads all positions, so none is the pooled one; choose --position first or last"
+            f"{checkpoint.name}: the head reads all positions, so there is no pooled one; "
+            "choose --position first or last"
         )
     _check_own(checkpoint, position, config.raw_last)
     provenance = provenance or Provenance("states", {})

@@ -1,0 +1,162 @@
+"""`mltools states`, and the states that probe and centroid read."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mltools import console, options
+from mltools.cli import job
+from mltools.cli.app import command
+from mltools.config import StatesConfig, resolve
+from mltools.errors import UsageError
+from mltools.io.rows import Columns, Source, rereadable
+
+if TYPE_CHECKING:
+    from mltools.io.states import States
+
+
+@command(
+    "states",
+    "mltools states noisy/ noisy.jsonl -o states.safetensors",
+    "mltools states noisy/ noisy.jsonl | mltools centroid > centroid.jsonl",
+)
+def states(
+    checkpoint: options.CheckpointArg,
+    rows: options.Rows = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="TYPE", help="float32 or float16. [default: float32]")
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option("--position", metavar="WHICH", help="Token: auto (as the head), first, last. [default: auto]"),
+    ] = None,
+    raw_last: Annotated[
+        bool | None, typer.Option("--raw-last", help="Take layer L before the final norm, not after.")
+    ] = None,
+    preset: options.PresetOpt = "paper",
+    text: options.Text = None,
+    label: options.LabelOpt = None,
+    separator: options.Separator = None,
+    label_type: options.LabelTypeOpt = "auto",
+    max_length: options.MaxLength = None,
+    batch_size: options.BatchSize = "auto",
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    blocks: options.Blocks = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="States file, .safetensors. [default: stdout]")
+    ] = None,
+    force: options.Force = False,
+    provenance: options.ProvenanceFile = None,
+) -> None:
+    """Save the hidden states of rows, for probe and centroid.
+
+    Runs the model once over the rows and writes one safetensors file: hidden_states (rows, layers + 1, width) of the
+    token that the head reads, layer 0 being the embeddings and the last layer after the final norm; label,
+    original_label, noisy and ids beside it. The head is not needed, so the pre-trained model will do.
+    """
+    config = resolve(
+        StatesConfig,
+        job.preset(preset),
+        dtype=options.one_of("--dtype", dtype, ("float32", "float16")) if dtype else None,
+        position=options.one_of("--position", position, ("auto", "first", "last")) if position else None,
+        raw_last=raw_last,
+        batch_size=options.parse_batch_size(batch_size),
+        max_length=max_length,
+    )
+    task = job.Job("states", config, out=out, force=force, provenance=provenance)
+    source = job.rows_source(rows)
+    task.check_input(source.path)
+
+    from mltools.io.states import states_output
+
+    with states_output(out) as path:
+        found = write_states(
+            checkpoint,
+            source,
+            job.columns(text, label, separator, label_type),
+            path,
+            config,
+            task,
+            device=device,
+            threads=threads,
+            blocks=blocks,
+        )
+    task.finish(**found)
+
+
+def write_states(
+    checkpoint: str,
+    source: Source,
+    columns: Columns,
+    path: Path,
+    config: StatesConfig,
+    task: job.Job,
+    *,
+    device: str,
+    threads: int | None,
+    blocks: str | None,
+) -> dict[str, object]:
+    """Write the states file of a checkpoint and rows to `path`, and give the facts for the summary."""
+    from mltools.model.device import set_threads
+    from mltools.tools.states import open_for_states, read_table
+    from mltools.tools.states import states as tool
+
+    with rereadable(source) as again:
+        table = read_table(again, columns)
+        task.used("rows", again)
+        opened = open_for_states(checkpoint, table, job.device_for(device), blocks)
+        task.inputs["checkpoint"] = opened.digest()
+        set_threads(threads, opened.width)
+        tool(opened, again, columns, table, path, config, task.provenance, _progress)
+    return {"rows": len(table), "layers": opened.n_layers, "width": opened.width, "dtype": config.dtype}
+
+
+def _progress(rows: Iterator[int], total: int) -> Iterator[int]:
+    return console.track(rows, total, "states", "rows")
+
+
+@contextlib.contextmanager
+def open_input(
+    task: job.Job,
+    first: str | None,
+    rows: str | None,
+    columns: Columns,
+    *,
+    max_length: int | None,
+    batch_size: str,
+    device: str,
+    threads: int | None,
+    blocks: str | None,
+) -> Iterator["States"]:
+    """Open the states that a command is given: STATES (a file, or stdin), or CHECKPOINT ROWS to take them from.
+
+    Raises:
+        UsageError: options that only rows need, without rows.
+    """
+    from mltools.io.states import open_states
+
+    if rows is None and not (first is not None and Path(first).is_dir()):
+        if (columns, max_length, batch_size, blocks) != (Columns(), None, "auto", None):
+            raise UsageError("STATES hold no rows: --text, --label, --max-length and the like need CHECKPOINT ROWS")
+        source = job.rows_source(first)
+        task.check_input(source.path)
+        with open_states(source) as opened:
+            task.used("states", opened.source)
+            yield opened
+        return
+    assert first is not None
+    source = job.rows_source(rows)
+    task.check_input(source.path)
+    config = resolve(StatesConfig, "paper", batch_size=options.parse_batch_size(batch_size), max_length=max_length)
+    with tempfile.TemporaryDirectory(prefix="mltools-") as folder:
+        path = Path(folder, "states.safetensors")
+        write_states(first, source, columns, path, config, task, device=device, threads=threads, blocks=blocks)
+        written = Source(path)
+        written.name = source.name
+        with open_states(written) as opened:
+            yield opened
