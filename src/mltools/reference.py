@@ -61,6 +61,13 @@ class Parameter:
         return " ".join(filter(None, (", ".join(self.flags), self.metavar)))
 
 
+PROGRAM_OPTIONS = (
+    Parameter("version", ("--version",), "", "Print the version and exit."),
+    Parameter("help", ("-h", "--help"), "", "Show this message and exit."),
+)
+"""What the program takes in place of a command."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: its name, what it does, what it takes, and examples that run."""
@@ -120,7 +127,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
         text = f"{text} [default: {default}]"
     return Parameter(
         name=parameter.name,
-            flags=_flags(info),
+        flags=_flags(info),
         metavar="" if is_flag else info.metavar or parameter.name.upper(),
         help=text,
         required=default is inspect.Parameter.empty,
@@ -150,7 +157,6 @@ def command_help(command: Command, width: int | None = None) -> str:
 def program_help(
     text: str,
     commands: Mapping[str, Sequence[Command]],
-    options: Iterable[tuple[str, str]],
     exit_status: Sequence[tuple[str, str]],
     width: int | None = None,
 ) -> str:
@@ -159,7 +165,8 @@ def program_help(
     parts = ["Usage: mltools COMMAND [OPTIONS] [ARGUMENTS]", *_paragraphs(text.split("\n\n"), width)]
     tables = [(name, [(c.name, c.summary) for c in members]) for name, members in commands.items()]
     parts += [_table(name, rows, width, 12) for name, rows in tables if rows]
-    parts += [_table("Options", options, width, 12), _table("Exit status", exit_status, width, 12)]
+    parts.append(_table("Options", ((str(p), p.help) for p in PROGRAM_OPTIONS), width, 12))
+    parts.append(_table("Exit status", exit_status, width, 12))
     return "\n\n".join(parts) + "\n"
 
 

@@ -13,12 +13,11 @@ ABOUT = """Find out in which layers a fine-tuned transformer memorises mislabell
 
 Each command reads and writes plain files: rows (JSONL, Parquet), checkpoints (folders that transformers loads),
 records (JSONL, Parquet). Data goes to stdout, everything else to stderr. `mltools help COMMAND` tells more."""
-OPTIONS = (("--version", "Print the version and exit."), ("-h, --help", "Show this message and exit."))
 
 
 def root_help(width: int | None = None) -> str:
     """Lay out the help of the program."""
-    return program_help(ABOUT, headed_commands(), OPTIONS, EXIT_STATUS, width)
+    return program_help(ABOUT, headed_commands(), EXIT_STATUS, width)
 
 
 @command("help", "mltools help", "mltools help swap")
