@@ -25,9 +25,19 @@ Tags = Mapping[str, str | int | float | bool]
 R = TypeVar("R")
 
 
-def column(doc: str, default: Any = MISSING) -> Any:
-    """Declare a field of a record: what it holds, its unit and range, and when it is null."""
-    return dataclasses.field(metadata={"doc": doc}, default=default)
+def column(doc: str, default: Any = MISSING, *, low: float | None = None, high: float | None = None) -> Any:
+    """Declare a field of a record: what it holds, its unit, when it is null, and the range of its numbers."""
+    return dataclasses.field(metadata={"doc": doc, "low": low, "high": high}, default=default)
+
+
+def amount(doc: str, default: Any = MISSING) -> Any:
+    """Declare a field that is 0 or more."""
+    return column(doc, default, low=0)
+
+
+def fraction(doc: str, default: Any = MISSING) -> Any:
+    """Declare a field that lies in 0-1."""
+    return column(doc, default, low=0, high=1)
 
 
 @dataclass(frozen=True)
@@ -35,29 +45,29 @@ class EpochRecord:
     """One epoch of `finetune`. Accuracies are fractions 0-1, measured in eval mode after the epoch."""
 
     tool: str = column("finetune")
-    epoch: int = column("epoch, from 1")
-    epochs: int = column("epochs of the whole run")
-    step: int = column("optimiser steps so far")
-    learning_rate: float = column("learning rate of the epoch's last step")
-    loss: float = column("mean training cross-entropy over the epoch, nats, dropout on")
-    n_noisy: int = column("noisy training rows")
-    noisy_accuracy: float | None = column(
+    epoch: int = amount("epoch, from 1")
+    epochs: int = amount("epochs of the whole run")
+    step: int = amount("optimiser steps so far")
+    learning_rate: float = amount("learning rate of the epoch's last step")
+    loss: float = amount("mean training cross-entropy over the epoch, nats, dropout on")
+    n_noisy: int = amount("noisy training rows")
+    noisy_accuracy: float | None = fraction(
         "accuracy on noisy rows against the target; null if there are none, or if not measured this epoch "
         "(the training set is measured until `memorised` is reached, and after the last epoch)"
     )
-    n_clean: int = column("clean training rows")
-    clean_accuracy: float | None = column("the same on clean rows")
-    train_accuracy: float | None = column("the same on all training rows; null if not measured this epoch")
-    train_macro_f1: float | None = column("macro-averaged F1 on all training rows; null if not measured")
-    n_validation: int | None = column("validation rows; null without --validation")
-    validation_loss: float | None = column("mean cross-entropy on validation rows, nats; null without")
-    validation_accuracy: float | None = column("accuracy on validation rows; null without")
-    validation_macro_f1: float | None = column("macro-averaged F1 on validation rows; null without")
+    n_clean: int = amount("clean training rows")
+    clean_accuracy: float | None = fraction("the same on clean rows")
+    train_accuracy: float | None = fraction("the same on all training rows; null if not measured this epoch")
+    train_macro_f1: float | None = fraction("macro-averaged F1 on all training rows; null if not measured")
+    n_validation: int | None = amount("validation rows; null without --validation")
+    validation_loss: float | None = amount("mean cross-entropy on validation rows, nats; null without")
+    validation_accuracy: float | None = fraction("accuracy on validation rows; null without")
+    validation_macro_f1: float | None = fraction("macro-averaged F1 on validation rows; null without")
     memorised: bool = column("whether the `memorised` criterion has been met by now")
-    n_aux: int | None = column("auxiliary training rows; null without --aux", None)
-    aux_loss: float | None = column("mean auxiliary cross-entropy over the epoch; null without --aux", None)
-    aux_accuracy: float | None = column("accuracy on auxiliary training rows; null if not measured", None)
-    attempt: int = column("attempt of the run, from 1; each further one of --raise-lr has twice the rate", 1)
+    n_aux: int | None = amount("auxiliary training rows; null without --aux", None)
+    aux_loss: float | None = amount("mean auxiliary cross-entropy over the epoch; null without --aux", None)
+    aux_accuracy: float | None = fraction("accuracy on auxiliary training rows; null if not measured", None)
+    attempt: int = amount("attempt of the run, from 1; each further one of --raise-lr has twice the rate", 1)
 
 
 @dataclass(frozen=True)
@@ -65,27 +75,27 @@ class WindowRecord:
     """One window of `swap` or `retrain`. Accuracies and errors are fractions 0-1."""
 
     tool: str = column("swap or retrain")
-    start: int = column("lowest layer of the window, from 1")
-    end: int = column("highest layer of the window, included")
-    width: int = column("number of layers in the window")
-    layers: int = column("number of layers of the model, L")
+    start: int = amount("lowest layer of the window, from 1")
+    end: int = amount("highest layer of the window, included")
+    width: int = amount("number of layers in the window")
+    layers: int = amount("number of layers of the model, L")
     window: str = column("the window as a layer list, e.g. 2-4 or 1,4,7-8")
     part: str = column("which tensors of a block: all, attn, mlp or norm")
-    n_noisy: int = column("noisy rows")
-    noisy_accuracy: float = column("accuracy on noisy rows against `label`")
-    memorisation_error: float = column("1 - noisy_accuracy")
-    memorisation_error_scaled: float | None = column(
+    n_noisy: int = amount("noisy rows")
+    noisy_accuracy: float = fraction("accuracy on noisy rows against `label`")
+    memorisation_error: float = fraction("1 - noisy_accuracy")
+    memorisation_error_scaled: float | None = amount(
         "memorisation_error divided by the full window's, so that all layers give 1; null until the full "
         "window is known, or where its error is 0"
     )
-    n_clean: int = column("clean rows measured: all (swap), held-out ones (retrain)")
-    clean_accuracy: float | None = column("accuracy on those against `label`; null if there are none")
-    reverted: float = column("share of noisy rows now predicted as their original label")
-    n_train: int | None = column("rows retrained on; null for swap", None)
-    train_accuracy: float | None = column("accuracy on the rows retrained on; null for swap", None)
+    n_clean: int = amount("clean rows measured: all (swap), held-out ones (retrain)")
+    clean_accuracy: float | None = fraction("accuracy on those against `label`; null if there are none")
+    reverted: float = fraction("share of noisy rows now predicted as their original label")
+    n_train: int | None = amount("rows retrained on; null for swap", None)
+    train_accuracy: float | None = fraction("accuracy on the rows retrained on; null for swap", None)
     train_head: bool | None = column("whether what follows the last block was trained too; null for swap", None)
     run: str | None = column("digest of the settings and inputs that the windows of one sweep share", None)
-    n_ties: int | None = column(
+    n_ties: int | None = amount(
         "rows whose two best logits differ by less than 1e-5, so that their prediction is not to be trusted", None
     )
 
@@ -96,9 +106,9 @@ class WorkRecord:
 
     tool: str = column("the tool that would run")
     window: str = column("the window as a layer list")
-    layers: int = column("number of layers of the model, L")
-    steps: int = column("optimiser steps")
-    applications: int = column("forward layer applications: one block on one row is 1")
+    layers: int = amount("number of layers of the model, L")
+    steps: int = amount("optimiser steps")
+    applications: int = amount("forward layer applications: one block on one row is 1")
 
 
 @dataclass(frozen=True)
@@ -111,43 +121,43 @@ class GradRecord:
     """
 
     tool: str = column("grads")
-    layer: int = column("layer, from 1")
-    layers: int = column("number of layers, L")
-    score: float | None = column("the score chosen by the options, over layers of sum 1; null where undefined")
+    layer: int = amount("layer, from 1")
+    layers: int = amount("number of layers, L")
+    score: float | None = amount("the score chosen by the options, over layers of sum 1; null where undefined")
     part: str = column("which tensors of a block: all, attn, mlp or norm")
     objective: str = column("what is differentiated: loss (minus the mean cross-entropy), logit (the label's, mean)")
     norm: str = column("the norm that `score` and the columns by part are of: l1 or l2")
-    n_noisy: int = column("noisy rows")
-    n_clean: int | None = column("clean rows; null with --noisy-only, as all that is of clean rows")
-    l1_noisy: float = column("L1 norm, noisy rows")
-    l1_clean: float | None = column("L1 norm, clean rows")
-    l1_difference: float | None = column("L1 norm, noisy less clean")
-    l1_frozen_noisy: float | None = column("L1 norm, noisy rows, frozen checkpoint; null without --frozen")
-    l1_frozen_clean: float | None = column("L1 norm, clean rows, frozen checkpoint")
-    l1_frozen_difference: float | None = column("L1 norm, noisy less clean, frozen checkpoint")
-    l2_noisy: float = column("L2 norm, noisy rows")
-    l2_clean: float | None = column("L2 norm, clean rows")
-    l2_difference: float | None = column("L2 norm, noisy less clean")
-    l2_frozen_noisy: float | None = column("L2 norm, noisy rows, frozen checkpoint; null without --frozen")
-    l2_frozen_clean: float | None = column("L2 norm, clean rows, frozen checkpoint")
-    l2_frozen_difference: float | None = column("L2 norm, noisy less clean, frozen checkpoint")
-    score_l1_noisy: float | None = column("score of l1_noisy")
-    score_l1_difference: float | None = column("score of l1_difference")
-    score_l1_noisy_over_frozen: float | None = column("score of l1_noisy / l1_frozen_noisy")
-    score_l1_difference_over_frozen: float | None = column("score of l1_difference / l1_frozen_difference")
-    score_l2_noisy: float | None = column("score of l2_noisy")
-    score_l2_difference: float | None = column("score of l2_difference")
-    score_l2_noisy_over_frozen: float | None = column("score of l2_noisy / l2_frozen_noisy")
-    score_l2_difference_over_frozen: float | None = column("score of l2_difference / l2_frozen_difference")
-    norm_attn: float | None = column(
+    n_noisy: int = amount("noisy rows")
+    n_clean: int | None = amount("clean rows; null with --noisy-only, as all that is of clean rows")
+    l1_noisy: float = amount("L1 norm, noisy rows")
+    l1_clean: float | None = amount("L1 norm, clean rows")
+    l1_difference: float | None = amount("L1 norm, noisy less clean")
+    l1_frozen_noisy: float | None = amount("L1 norm, noisy rows, frozen checkpoint; null without --frozen")
+    l1_frozen_clean: float | None = amount("L1 norm, clean rows, frozen checkpoint")
+    l1_frozen_difference: float | None = amount("L1 norm, noisy less clean, frozen checkpoint")
+    l2_noisy: float = amount("L2 norm, noisy rows")
+    l2_clean: float | None = amount("L2 norm, clean rows")
+    l2_difference: float | None = amount("L2 norm, noisy less clean")
+    l2_frozen_noisy: float | None = amount("L2 norm, noisy rows, frozen checkpoint; null without --frozen")
+    l2_frozen_clean: float | None = amount("L2 norm, clean rows, frozen checkpoint")
+    l2_frozen_difference: float | None = amount("L2 norm, noisy less clean, frozen checkpoint")
+    score_l1_noisy: float | None = amount("score of l1_noisy")
+    score_l1_difference: float | None = amount("score of l1_difference")
+    score_l1_noisy_over_frozen: float | None = amount("score of l1_noisy / l1_frozen_noisy")
+    score_l1_difference_over_frozen: float | None = amount("score of l1_difference / l1_frozen_difference")
+    score_l2_noisy: float | None = amount("score of l2_noisy")
+    score_l2_difference: float | None = amount("score of l2_difference")
+    score_l2_noisy_over_frozen: float | None = amount("score of l2_noisy / l2_frozen_noisy")
+    score_l2_difference_over_frozen: float | None = amount("score of l2_difference / l2_frozen_difference")
+    norm_attn: float | None = amount(
         "norm of the attention's tensors, of the gradient that `score` is of; null where "
         "the architecture does not show the parts"
     )
-    norm_mlp: float | None = column("the same, the tensors that are neither attention nor norms")
-    norm_norm: float | None = column("the same, the normalisation layers' tensors")
-    score_attn: float | None = column("`score` as --part attn gives it")
-    score_mlp: float | None = column("`score` as --part mlp gives it")
-    score_norm: float | None = column("`score` as --part norm gives it")
+    norm_mlp: float | None = amount("the same, the tensors that are neither attention nor norms")
+    norm_norm: float | None = amount("the same, the normalisation layers' tensors")
+    score_attn: float | None = amount("`score` as --part attn gives it")
+    score_mlp: float | None = amount("`score` as --part mlp gives it")
+    score_norm: float | None = amount("`score` as --part norm gives it")
 
 
 @dataclass(frozen=True)
@@ -159,29 +169,29 @@ class ProbeRecord:
     """
 
     tool: str = column("probe")
-    layer: int = column("layer, from 1; 0 is the embeddings")
-    layers: int = column("number of layers, L")
-    score: float | None = column(
+    layer: int = amount("layer, from 1; 0 is the embeddings")
+    layers: int = amount("number of layers, L")
+    score: float | None = amount(
         "gain in f1 over the layer below (layer 1: over `baseline_f1`), 0 if it falls; null for layer 0"
     )
     target: str = column("what was predicted: noise, label or original_label")
     probe: str = column("mlp or linear")
-    f1: float = column("mean F1 on all test rows")
-    f1_sd: float | None = column("sample standard deviation over seeds; null for one seed")
-    f1_noisy: float | None = column("mean F1 on noisy test rows, over the seeds that have some; null if none has")
-    f1_noisy_sd: float | None = column("its standard deviation; null for fewer than two seeds")
-    f1_clean: float | None = column(
+    f1: float = fraction("mean F1 on all test rows")
+    f1_sd: float | None = amount("sample standard deviation over seeds; null for one seed")
+    f1_noisy: float | None = fraction("mean F1 on noisy test rows, over the seeds that have some; null if none has")
+    f1_noisy_sd: float | None = amount("its standard deviation; null for fewer than two seeds")
+    f1_clean: float | None = fraction(
         "mean F1 on clean test rows; null for the target noise, which has none of its class"
     )
-    f1_clean_sd: float | None = column("its standard deviation; null for fewer than two seeds")
-    baseline_f1: float = column("the mean F1 that layer 1 is scored against: --baseline's layer 1, else layer 0")
-    f1_by_seed: list[float] = column("f1 of each probe seed")
-    f1_noisy_by_seed: list[float | None] = column("f1_noisy of each probe seed; null where its test rows have none")
-    f1_clean_by_seed: list[float | None] = column("f1_clean of each probe seed; null where undefined")
+    f1_clean_sd: float | None = amount("its standard deviation; null for fewer than two seeds")
+    baseline_f1: float = fraction("the mean F1 that layer 1 is scored against: --baseline's layer 1, else layer 0")
+    f1_by_seed: list[float] = fraction("f1 of each probe seed")
+    f1_noisy_by_seed: list[float | None] = fraction("f1_noisy of each probe seed; null where its test rows have none")
+    f1_clean_by_seed: list[float | None] = fraction("f1_clean of each probe seed; null where undefined")
     seeds: list[int] = column("the probe seeds")
-    n_train: int = column("rows the probe was trained on")
-    n_validation: int = column("rows its best epoch was chosen on")
-    n_test: int = column("rows it was measured on")
+    n_train: int = amount("rows the probe was trained on")
+    n_validation: int = amount("rows its best epoch was chosen on")
+    n_test: int = amount("rows it was measured on")
 
 
 @dataclass(frozen=True)
@@ -194,14 +204,14 @@ class CentroidRecord:
     """
 
     tool: str = column("centroid")
-    layer: int = column("layer, from 1")
-    layers: int = column("number of layers, L")
+    layer: int = amount("layer, from 1")
+    layers: int = amount("number of layers, L")
     assigned_label: str | None = column("the label that the noisy rows were given; null for all pairs together")
     original_label: str | None = column("the label that they had; null for all pairs together")
-    n_assigned: int = column("clean rows of the assigned class; for all pairs together, summed over pairs")
-    n_original: int = column("clean rows of the original class; for all pairs together, summed over pairs")
-    n_noisy: int = column("noisy rows of the pair; for all pairs together, all of them")
-    distance: float | None = column("Euclidean distance of the two centroids; null for all pairs together")
+    n_assigned: int = amount("clean rows of the assigned class; for all pairs together, summed over pairs")
+    n_original: int = amount("clean rows of the original class; for all pairs together, summed over pairs")
+    n_noisy: int = amount("noisy rows of the pair; for all pairs together, all of them")
+    distance: float | None = amount("Euclidean distance of the two centroids; null for all pairs together")
     assigned_mean: float | None = column("mean projection of the assigned class; null where `reason` says why")
     assigned_p12_5: float | None = column("12.5th percentile of the assigned class")
     assigned_p25: float | None = column("25th percentile of the assigned class")
@@ -234,8 +244,8 @@ class EventRecord:
 
     tool: str = column("centroid or probe")
     event: str = column("crossing or initiation; memorisation>>generalisation or 90 % F1")
-    layer: int | None = column("the layer, from 1 (probe: 0 is the embeddings); null if it never happens")
-    layers: int = column("number of layers, L")
+    layer: int | None = amount("the layer, from 1 (probe: 0 is the embeddings); null if it never happens")
+    layers: int = amount("number of layers, L")
     assigned_label: str | None = column("the pair's assigned label; null for all pairs together, and for probe")
     original_label: str | None = column("the pair's original label; null for all pairs together, and for probe")
     reason: str | None = column("why `layer` is null; null where it is not")
@@ -246,9 +256,9 @@ class LayerRecord:
     """A layer's score by any tool: what `mcog`, `score` and `correlate` read."""
 
     tool: str = column("the tool that scored")
-    layer: int = column("layer, from 1")
-    layers: int = column("number of layers, L")
-    score: float | None = column("the tool's score of the layer, 0 or more; null where undefined")
+    layer: int = amount("layer, from 1")
+    layers: int = amount("number of layers, L")
+    score: float | None = amount("the tool's score of the layer, 0 or more; null where undefined")
 
 
 @dataclass(frozen=True)
@@ -256,10 +266,10 @@ class CogRecord:
     """Memorisation centre of gravity of one group (§4.1)."""
 
     tool: str = column("the tool whose records were weighed")
-    layers: int = column("number of layers, L")
-    m_cog: float = column("sum of layer x weight over sum of weights, layers from 1; lies in 1..L")
-    weights: list[float] = column("weight of each layer 1..L, as given (not scaled to sum 1)")
-    n_records: int = column("records that the weights came from")
+    layers: int = amount("number of layers, L")
+    m_cog: float = column("sum of layer x weight over sum of weights, layers from 1; lies in 1..L", low=1)
+    weights: list[float] = amount("weight of each layer 1..L, as given (not scaled to sum 1)")
+    n_records: int = amount("records that the weights came from")
 
 
 class RecordWriter:
