@@ -91,6 +91,26 @@ Part = Annotated[
     choice("--part", PARTS, metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
 ]
 
+# -- how training goes ---------------------------------------------------------------------------------
+TrainBatchSize = Annotated[
+    int | None, typer.Option("--batch-size", metavar="N", min=1, help="Rows in a step. [default: 8]")
+]
+MicroBatch = Annotated[
+    int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Rows at once, to save memory; same steps.")
+]
+Warmup = Annotated[
+    float | None, typer.Option("--warmup", metavar="R", help="Share of steps with rising rate. [default: 0.1]")
+]
+WeightDecay = Annotated[
+    float | None, typer.Option("--weight-decay", metavar="R", help="AdamW's weight decay. [default: 0.01]")
+]
+Clip = Annotated[float | None, typer.Option("--clip", metavar="R", help="Largest gradient norm. [default: 1]")]
+ClipScope = Annotated[
+    str | None,
+    typer.Option("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"),
+]
+FrozenDropout = Annotated[bool | None, typer.Option("--frozen-dropout", help="Keep dropout on in frozen blocks.")]
+
 # -- how rows are read --------------------------------------------------------------------------------
 Text = Annotated[
     str | None,

@@ -60,27 +60,12 @@ def finetune(
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 50]")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", min=1, help="Rows in a step. [default: 8]")
-    ] = None,
-    micro_batch: Annotated[
-        int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Rows at once, to save memory; same steps.")
-    ] = None,
-    warmup: Annotated[
-        float | None, typer.Option("--warmup", metavar="R", help="Share of steps with rising rate. [default: 0.1]")
-    ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option("--weight-decay", metavar="R", help="AdamW's weight decay. [default: 0.01]")
-    ] = None,
-    clip: Annotated[
-        float | None, typer.Option("--clip", metavar="R", help="Largest gradient norm. [default: 1]")
-    ] = None,
-    clip_scope: Annotated[
-        str | None,
-        typer.Option(
-            "--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"
-        ),
-    ] = None,
+    batch_size: options.TrainBatchSize = None,
+    micro_batch: options.MicroBatch = None,
+    warmup: options.Warmup = None,
+    weight_decay: options.WeightDecay = None,
+    clip: options.Clip = None,
+    clip_scope: options.ClipScope = None,
     memorised_at: Annotated[
         float | None,
         typer.Option("--memorised-at", metavar="R", help="Save memorised/ once training passes this. [default: 0.993]"),
@@ -99,9 +84,7 @@ def finetune(
             help="Measure training rows until memorised, always, or last. [default: memorised]",
         ),
     ] = None,
-    frozen_dropout: Annotated[
-        bool | None, typer.Option("--frozen-dropout", help="Keep dropout on in frozen blocks.")
-    ] = None,
+    frozen_dropout: options.FrozenDropout = None,
     validation: Annotated[
         str | None, typer.Option("--validation", metavar="ROWS", help="Rows to measure after each epoch.")
     ] = None,
