@@ -179,7 +179,6 @@ class _Sweep:
         self.fresh = {name: donor[name].detach() for name in self.names}
         self.kept = {name: tensor.detach().clone() for name, tensor in self._tensors()}
         self.head = noisy.head_modules()
-        self.accelerator = accelerator_for(self.runner.device, "fp32")
         self.states = _States()
         self.full_error: float | None = None
         self.runner.applications = 0
@@ -264,7 +263,6 @@ class _Sweep:
             record = self._record(window)
         finally:
             self._load({name: self.kept[name] for name in trained})
-            self.accelerator.free_memory()
         return record
 
     def _trained(self, window: Window) -> dict[str, nn.Parameter]:
@@ -292,7 +290,7 @@ class _Sweep:
             _schedule(self.config),
             total,
             self.config.seed,
-            self.accelerator,
+            accelerator_for(self.runner.device, "fp32"),  # a new one: it would keep every window's optimiser alive
             clipped=list(self.parameters.values()) if everything else None,
             micro_batch=self.config.micro_batch,
         )
