@@ -70,11 +70,12 @@ PROGRAM_OPTIONS = (
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its name, what it does, what it takes, and examples that run."""
+    """A command: its name, what it does, what it takes, examples that run, and the kinds of records that it writes."""
 
     name: str
     function: Callable[..., None]
     examples: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
 
     @property
     def paragraphs(self) -> list[str]:
@@ -151,6 +152,8 @@ def command_help(command: Command, width: int | None = None) -> str:
     parts += [_table(name, rows, width, column) for name, rows in tables if rows]
     if command.examples:
         parts.append("\n".join(["Examples:", *(f"  {example}" for example in command.examples)]))
+    if command.writes:
+        parts.append("\n".join(["Columns of the records:", *(f"  mltools schema {kind}" for kind in command.writes)]))
     return "\n\n".join(parts) + "\n"
 
 

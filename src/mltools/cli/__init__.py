@@ -20,6 +20,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     mcog,
     perturb,
     plot,
+    schema,
     states,
     swap,
     windows,

@@ -62,8 +62,14 @@ COMMON: dict[str, tuple[Any, Any]] = {
 }
 
 
-def command(name: str, *examples: str) -> Callable[[F], F]:
-    """Add a function to the program as command `name`, with its examples and the options that every command has."""
+def command(name: str, *examples: str, writes: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Add a function to the program as a command, with the options that every command has.
+
+    Args:
+        name: of the command.
+        examples: command lines that run; at least two.
+        writes: the kinds of records that it writes, as `mltools schema` names them.
+    """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -78,7 +84,7 @@ def command(name: str, *examples: str) -> Callable[[F], F]:
         run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *extra])  # type: ignore[attr-defined]
         run.__annotations__ = {**function.__annotations__, **{key: kind for key, (kind, _) in COMMON.items()}}
         app.command(name, add_help_option=False)(run)
-        COMMANDS[name] = Command(name, run, examples)
+        COMMANDS[name] = Command(name, run, examples, writes)
         return function
 
     return decorate

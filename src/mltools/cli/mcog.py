@@ -14,6 +14,7 @@ from mltools.cli.app import command
     "mltools mcog swap.jsonl",
     "cat swap-*.jsonl | mltools mcog --by dataset,model",
     "mltools mcog --by-layer swap.jsonl",
+    writes=("cog", "layer"),
 )
 def mcog(
     records: options.Records = None,

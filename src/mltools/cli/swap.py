@@ -17,6 +17,7 @@ from mltools.io.atomic import check_output
     "swap",
     "mltools swap noisy/ clean/ noisy.jsonl > swap.jsonl",
     "mltools swap noisy/ clean/ noisy.jsonl --layers 1-3 --write mixed/",
+    writes=("window",),
 )
 def swap(
     noisy: options.NoisyArg,

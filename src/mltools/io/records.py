@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -427,7 +428,12 @@ def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None
             on_source(source)
 
 
+def record_kinds() -> dict[str, type[Any]]:
+    """Name every kind of record: `window` is WindowRecord."""
+    kinds = {name.removesuffix("Record"): kind for name, kind in globals().items() if name.endswith("Record")}
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): kind for name, kind in kinds.items() if name}
+
+
 def known_columns() -> frozenset[str]:
     """Name every column that some record kind declares: whatever else a record holds is a tag."""
-    kinds = [kind for kind in globals().values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
-    return frozenset(f.name for kind in kinds for f in dataclasses.fields(kind) if "doc" in f.metadata)
+    return frozenset(field.name for kind in record_kinds().values() for field in dataclasses.fields(kind))
