@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
 ProbeTarget = Literal["noise", "label", "original_label"]
+Crossing = Literal["first", "last", "stable"]
 Part = Literal["all", "attn", "mlp", "norm"]
 PARTS: tuple[Part, ...] = ("all", "attn", "mlp", "norm")
 C = TypeVar("C", bound="Settings")
@@ -166,4 +167,4 @@ class CentroidConfig(Settings):
     """Settings of `centroid`."""
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"crossing": "last"}
-    crossing: Literal["first", "last", "stable"] = "first"
+    crossing: Crossing = "first"

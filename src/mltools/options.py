@@ -53,6 +53,13 @@ PretrainedArg = Annotated[
 CheckpointArg = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="Fine-tuned checkpoint: a folder or hub repository.")
 ]
+StatesArg = Annotated[
+    str | None,
+    typer.Argument(metavar="[STATES]", help="States file; - or none is stdin. Or a CHECKPOINT to take them from."),
+]
+RowsOfStates = Annotated[
+    str | None, typer.Argument(metavar="[ROWS]", help="The rows, with a CHECKPOINT in place of STATES.")
+]
 Records = Annotated[
     list[str] | None, typer.Argument(metavar="[RECORDS]...", help="Files of records; - or none is stdin.")
 ]

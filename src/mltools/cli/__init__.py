@@ -13,6 +13,7 @@ import typer
 
 from mltools import __version__, console
 from mltools.cli import (  # noqa: F401  each adds its command to `app`
+    centroid,
     completion,
     finetune,
     grads,
@@ -20,6 +21,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     mcog,
     perturb,
     plot,
+    retrain,
     schema,
     states,
     swap,
