@@ -82,11 +82,12 @@ def perturb(
     source = job.rows_source(rows)
     task.check_input(source.path)
     count = Count()
-    changed = tool(source, job.columns(None, label, None, label_type), config, count)
+    names = job.columns(None, label, None, label_type)
+    changed = tool(source, names, config, count)
     if out is None or str(out) == "-":
         _to_stdout(changed, line_by_line=stream)
     else:
-        _to_file(changed, out, source, task)
+        _to_file(changed, out, source, names.label, task)
     task.used("rows", source)
     task.finish(
         rows=count.rows,
@@ -111,13 +112,13 @@ def _chunks(rows: Iterator[RawRow], size: int) -> Iterator[bytes]:
         yield b"\n".join([row if isinstance(row, bytes) else dump_row(row) for row in chunk]) + b"\n"
 
 
-def _to_file(rows: Iterator[RawRow], out: Path, source: Source, task: job.Job) -> None:
+def _to_file(rows: Iterator[RawRow], out: Path, source: Source, label: str, task: job.Job) -> None:
     if out.suffix in (".gz", ".zst"):
         raise UsageError(f"-o {out}: compressed rows are read, not written; pipe into {out.suffix[1:]} instead")
     if out.suffix == ".parquet":
         made = list(rows)
         task.used("rows", source)
-        write_parquet_rows(out, made, source, task.provenance)
+        write_parquet_rows(out, made, source, label, task.provenance)
         return
     with atomic_file(out) as temporary, temporary.open("wb") as stream:
         stream.writelines(_chunks(rows, CHUNK_ROWS))

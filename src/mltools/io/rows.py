@@ -203,6 +203,9 @@ def _parse(source: Source, number: int, line: bytes) -> Any:
 
 
 def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
+    kind = next((kind for magic, kind in MAGIC.items() if line.startswith(magic)), None)
+    if kind is not None:
+        return f"this is {kind}, not JSON lines; give it as a file whose name ends in {kind}"
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as fault:
@@ -210,25 +213,32 @@ def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
     return f"not JSON: {error.msg} (column {error.colno})"
 
 
+MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+"""How files that are not JSON lines start."""
+
+
 def read_parquet(source: Source) -> Any:
     """Read a Parquet file whole, as a polars data frame with categories as text."""
     import polars as pl
 
-    source._open_raw().close() if source.path != STDIN else None
-    try:
-        target = io.BytesIO(sys.stdin.buffer.read()) if source.path == STDIN else source.path
-        frame = pl.read_parquet(target)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RowsError(f"{source.name}: not a readable Parquet file ({_first_line(error)})") from None
+    frame = _stored_frame(source)
     return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
 
 
-def parquet_metadata(source: Source) -> dict[str, str]:
-    """Read the key-value metadata of a Parquet file; empty where there is none."""
+def _stored_frame(source: Source) -> Any:
     import polars as pl
 
-    if source.path == STDIN:
-        return {}
+    source._open_raw().close()
+    try:
+        return pl.read_parquet(source.path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise RowsError(f"{source.name}: not a readable Parquet file ({_first_line(error)})") from None
+
+
+def parquet_metadata(source: Source) -> dict[str, str]:
+    """Read the key-value metadata of a Parquet file."""
+    import polars as pl
+
     return dict(pl.read_parquet_metadata(source.path))
 
 
@@ -244,8 +254,17 @@ def class_names(source: Source, column: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, provenance: Provenance) -> None:
-    """Write rows to Parquet; the types and the metadata (such as class names) of a Parquet source are kept.
+def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, label: str, provenance: Provenance) -> None:
+    """Write perturbed rows to Parquet.
+
+    From a Parquet source, types, metadata (such as class names) and every column but the changed ones are kept.
+
+    Args:
+        path: the file to be.
+        rows: as `perturb` yields them.
+        source: where they came from.
+        label: the label column.
+        provenance: goes to the metadata.
 
     Raises:
         RowsError: a column of JSON rows that holds values of types that no one column type can hold.
@@ -255,20 +274,48 @@ def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, prove
     metadata = parquet_metadata(source) if source.is_parquet else {}
     metadata = {key: value for key, value in metadata.items() if key != "ARROW:schema"}
     try:
-        frame = _frame(rows, source)
+        frame = _updated(source, rows, label) if source.is_parquet else _table(rows, source)
     except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
         raise RowsError(f"{source.name}: cannot be made a table ({_first_line(error)}); write JSONL instead") from None
     with atomic_file(path) as temporary:
         frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
 
 
-def _frame(rows: Sequence[RawRow], source: Source) -> Any:
+def _table(rows: Sequence[RawRow], source: Source) -> Any:
+    """Make JSON rows a frame; polars would turn values of mixed types into text or nulls, which is refused."""
     import polars as pl
 
-    frame = pl.DataFrame(
-        [orjson.loads(row) if isinstance(row, bytes) else row for row in rows], infer_schema_length=None
-    )
+    values = [orjson.loads(cast(bytes, row)) for row in rows]
+    frame = pl.DataFrame(values, infer_schema_length=None)
+    for name in frame.columns:
+        if not _same([row.get(name) for row in values], frame[name].to_list()):
+            raise RowsError(f'{source.name}: column "{name}" holds values of several types; write JSONL instead')
     return frame
+
+
+def _same(given: object, stored: object) -> bool:
+    """Compare a JSON value with a stored one, in which members may be null that the given one lacks."""
+    if isinstance(given, dict) and isinstance(stored, dict):
+        return all(_same(given.get(key), value) for key, value in stored.items())
+    if isinstance(given, list) and isinstance(stored, list):
+        return len(given) == len(stored) and all(map(_same, given, stored))
+    return given == stored and isinstance(given, bool) == isinstance(stored, bool)
+
+
+def _updated(source: Source, rows: Sequence[RawRow], label: str) -> Any:
+    """Put the changed columns of `rows` into the source's own frame."""
+    import polars as pl
+
+    names = ("id", label, "original_label", "noisy")
+    new = pl.DataFrame({name: [cast(Values, row)[name] for row in rows] for name in names})
+    frame = _stored_frame(source)
+    if "id" not in frame.columns:
+        frame = frame.with_columns(pl.Series("id", range(frame.height)))
+    kind = frame.schema[label]
+    if kind in (pl.Categorical, pl.Enum) or (kind.is_integer() and new.schema[label].is_integer()):
+        new = new.with_columns(pl.col(label, "original_label").cast(kind, strict=True))
+    kept = frame.filter(frame["id"].is_in(new["id"].implode()))
+    return kept.with_columns(new[label], new["original_label"], new["noisy"])
 
 
 def _first_line(error: Exception) -> str:

@@ -120,9 +120,10 @@ def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count)
         _refuse_perturbed(source, block)
         found = labels.read_block(block, columns.label)
         row_ids = ids.read_block(count.rows, block)
-        count.rows += len(found)
+        rows = _open(block, columns.label, found, count.rows)
+        count.rows += len(rows)
         count.unlabelled += found.count(None)
-        yield _Table(_open(block, columns.label, row_ids, found), list(row_ids), list(found))
+        yield _Table(rows, list(row_ids), list(found))
     labels.check()
     if not count.rows:
         raise RowsError(f"{source.name}: no rows")
@@ -135,16 +136,18 @@ def _refuse_perturbed(source: Source, block: Block) -> None:
                 raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
 
 
-def _open(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> list[RawRow]:
-    """Give rows their ids, and labels the type that they were read in, ready for `_Marker`."""
+def _open(block: Block, column: str, labels: Sequence[Label | None], start: int) -> list[RawRow]:
+    """Give rows their ids (the first is row `start`), and labels the type that they were read in."""
     rows: list[RawRow] = []
-    for line, values, row_id, label in zip(block.lines, block.values, ids, labels, strict=True):
+    for index, (line, values, label) in enumerate(zip(block.lines, block.values, labels, strict=True), start):
         if line is None:
-            rows.append({**values, column: values[column] if label is None else label, "id": row_id})
+            label = values[column] if label is None else label
+            rows.append({**values, column: label, "id": values.get("id", index)})
             continue
         if label is not values[column] and label is not None:
             line = replace_value(line, column, orjson.dumps(label))
-        rows.append(line.rstrip()[:-1] if "id" in values else b'%b,"id":%d' % (line.rstrip()[:-1], row_id))
+        line = line.rstrip()[:-1]
+        rows.append(line if "id" in values else line + b',"id":%d' % index)
     return rows
 
 
