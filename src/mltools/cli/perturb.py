@@ -14,7 +14,8 @@ from mltools.config import PerturbConfig, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.records import write_stdout
-from mltools.io.rows import RawRow, Source, dump_row, write_parquet_rows
+from mltools.io.rewrite import dump_row, write_parquet_rows
+from mltools.io.rows import RawRow, Source
 
 
 @command(

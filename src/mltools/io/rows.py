@@ -10,23 +10,18 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import orjson
 
 from mltools.errors import NotFoundError, RowsError, UsageError
-from mltools.io.atomic import atomic_file
-from mltools.io.provenance import KEY, Provenance
 
 Label = int | str
 RowId = int | str
@@ -221,18 +216,19 @@ def read_parquet(source: Source) -> Any:
     """Read a Parquet file whole, as a polars data frame with categories as text."""
     import polars as pl
 
-    frame = _stored_frame(source)
+    frame = stored_frame(source)
     return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
 
 
-def _stored_frame(source: Source) -> Any:
+def stored_frame(source: Source) -> Any:
+    """Read a Parquet file whole, as a polars data frame of the stored types."""
     import polars as pl
 
     source._open_raw().close()
     try:
         return pl.read_parquet(source.path)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise RowsError(f"{source.name}: not a readable Parquet file ({_first_line(error)})") from None
+        raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
 
 
 def parquet_metadata(source: Source) -> dict[str, str]:
@@ -254,71 +250,8 @@ def class_names(source: Source, column: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, label: str, provenance: Provenance) -> None:
-    """Write perturbed rows to Parquet.
-
-    From a Parquet source, types, metadata (such as class names) and every column but the changed ones are kept.
-
-    Args:
-        path: the file to be.
-        rows: as `perturb` yields them.
-        source: where they came from.
-        label: the label column.
-        provenance: goes to the metadata.
-
-    Raises:
-        RowsError: a column of JSON rows that holds values of types that no one column type can hold.
-    """
-    import polars as pl
-
-    metadata = parquet_metadata(source) if source.is_parquet else {}
-    metadata = {key: value for key, value in metadata.items() if key != "ARROW:schema"}
-    try:
-        frame = _updated(source, rows, label) if source.is_parquet else _table(rows, source)
-    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
-        raise RowsError(f"{source.name}: cannot be made a table ({_first_line(error)}); write JSONL instead") from None
-    with atomic_file(path) as temporary:
-        frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
-
-
-def _table(rows: Sequence[RawRow], source: Source) -> Any:
-    """Make JSON rows a frame; polars would turn values of mixed types into text or nulls, which is refused."""
-    import polars as pl
-
-    values = [orjson.loads(cast(bytes, row)) for row in rows]
-    frame = pl.DataFrame(values, infer_schema_length=None)
-    for name in frame.columns:
-        if not _same([row.get(name) for row in values], frame[name].to_list()):
-            raise RowsError(f'{source.name}: column "{name}" holds values of several types; write JSONL instead')
-    return frame
-
-
-def _same(given: object, stored: object) -> bool:
-    """Compare a JSON value with a stored one, in which members may be null that the given one lacks."""
-    if isinstance(given, dict) and isinstance(stored, dict):
-        return all(_same(given.get(key), value) for key, value in stored.items())
-    if isinstance(given, list) and isinstance(stored, list):
-        return len(given) == len(stored) and all(map(_same, given, stored))
-    return given == stored and isinstance(given, bool) == isinstance(stored, bool)
-
-
-def _updated(source: Source, rows: Sequence[RawRow], label: str) -> Any:
-    """Put the changed columns of `rows` into the source's own frame."""
-    import polars as pl
-
-    names = ("id", label, "original_label", "noisy")
-    new = pl.DataFrame({name: [cast(Values, row)[name] for row in rows] for name in names})
-    frame = _stored_frame(source)
-    if "id" not in frame.columns:
-        frame = frame.with_columns(pl.Series("id", range(frame.height)))
-    kind = frame.schema[label]
-    if kind in (pl.Categorical, pl.Enum) or (kind.is_integer() and new.schema[label].is_integer()):
-        new = new.with_columns(pl.col(label, "original_label").cast(kind, strict=True))
-    kept = frame.filter(frame["id"].is_in(new["id"].implode()))
-    return kept.with_columns(new[label], new["original_label"], new["noisy"])
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Take the first line of an error's text."""
     return str(error).strip().split("\n")[0]
 
 
@@ -597,57 +530,3 @@ def select(examples: Examples, keep: Sequence[int]) -> Examples:
         examples.n_unlabelled,
         examples.columns,
     )
-
-
-def replace_value(line: bytes, key: str, value: bytes) -> bytes:
-    """Change one value of a JSON object; every other byte stays as it was.
-
-    Args:
-        line: a JSON object that has the key; if repeatedly, the last, which counts, is changed. Its closing
-            brace may be missing.
-        key: the key, at the top level.
-        value: its new value, as JSON.
-    """
-    quoted = orjson.dumps(key)
-    if b"\\" not in line and line.count(quoted) == 1:  # nothing else can look like the key
-        found = SCALAR.match(line, line.index(quoted) + len(quoted))
-        if found:
-            return line[: found.start(1)] + value + line[found.end(1) :]
-    text = line.decode("utf-8")
-    start, end = {name: (start, end) for name, start, end in member_spans(text)}[key]
-    return text[:start].encode() + value + text[end:].encode()
-
-
-SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^][{},\s]+)')
-"""A colon and a string without escapes, number, true, false or null."""
-
-
-def member_spans(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (key, start, end) of each top-level value of a JSON object, which must have parsed once."""
-    decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().raw_decode
-    skip = json.decoder.WHITESPACE.match  # type: ignore[attr-defined]
-    position = text.index("{")
-    while text[position : position + 1] in ("{", ","):
-        key, position = decode(text, skip(text, position + 1).end())
-        start = skip(text, skip(text, position).end() + 1).end()  # past the colon
-        _, end = decode(text, start)
-        yield key, start, end
-        position = skip(text, end).end()
-
-
-def dump_row(values: Values) -> bytes:
-    """Write the columns of a row as JSON; NaN becomes null, times become ISO 8601 text.
-
-    Raises:
-        RowsError: a value that JSON cannot hold.
-    """
-    try:
-        return orjson.dumps(values, default=_as_text)
-    except orjson.JSONEncodeError as error:
-        raise RowsError(f"a row cannot be written as JSON ({error}); write Parquet: -o FILE.parquet") from None
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, Decimal | timedelta):
-        return str(value)
-    raise TypeError

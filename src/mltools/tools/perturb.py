@@ -18,6 +18,7 @@ import orjson
 from mltools.config import PerturbConfig
 from mltools.draw import keyed_hash, keyed_hashes
 from mltools.errors import RowsError, UsageError
+from mltools.io.rewrite import replace_value
 from mltools.io.rows import (
     Block,
     Columns,
@@ -28,7 +29,6 @@ from mltools.io.rows import (
     RowId,
     Source,
     iter_blocks,
-    replace_value,
     shown,
 )
 
