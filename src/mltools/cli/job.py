@@ -144,10 +144,11 @@ SWITCHES = ("--force", "--resume", "-q", "--quiet", "-v", "--verbose", "--debug"
 def command_line() -> tuple[str, ...]:
     """Give the command line without where outputs go and how much is said, so that it is the same for the same work."""
     kept: list[str] = ["mltools"]
+    valued = (*OUTPUT_OPTIONS, "--resume") if sys.argv[1:2] == ["retrain"] else OUTPUT_OPTIONS
     arguments = iter(sys.argv[1:])
     for argument in arguments:
-        if argument in OUTPUT_OPTIONS:
+        if argument in valued:
             next(arguments, None)
-        elif argument not in SWITCHES and not argument.startswith(tuple(f"{o}=" for o in OUTPUT_OPTIONS)):
+        elif argument not in SWITCHES and not argument.startswith(tuple(f"{o}=" for o in valued)):
             kept.append(argument)
     return tuple(kept)
