@@ -85,6 +85,7 @@ class FinetuneConfig(TrainingConfig):
 class SwapConfig(Settings):
     """Settings of `swap`."""
 
+    part: Part = "all"
     batch_size: int | None = None
     max_length: int = 512
 

@@ -17,6 +17,7 @@ from mltools.io.atomic import check_output
     "grads",
     "mltools grads noisy/memorised noisy.jsonl --frozen frozen/ > grads.jsonl",
     "mltools grads noisy/memorised noisy.jsonl --objective logit --norm l2 | mltools mcog",
+    writes=("grad",),
 )
 def grads(
     checkpoint: options.CheckpointArg,

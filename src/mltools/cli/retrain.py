@@ -17,6 +17,7 @@ from mltools.config import PARTS, RetrainConfig, resolve
     "mltools retrain noisy/ model/ noisy.jsonl > retrain.jsonl",
     "mltools retrain noisy/ model/ noisy.jsonl --resume retrain.jsonl >> retrain.jsonl",
     "mltools windows 6 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} >> retrain.jsonl",
+    writes=("window", "work"),
 )
 def retrain(
     noisy: options.NoisyArg,

@@ -8,7 +8,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import SwapConfig, resolve
+from mltools.config import PARTS, SwapConfig, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import check_output
 
@@ -24,6 +24,7 @@ def swap(
     clean: options.CleanArg,
     rows: options.Rows = None,
     layers: options.Layers = None,
+    part: options.Part = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="DIR", help="Write the mixed checkpoint of the one --layers window."),
@@ -55,6 +56,7 @@ def swap(
     config = resolve(
         SwapConfig,
         job.preset(preset),
+        part=options.one_of("--part", part, PARTS) if part else None,
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
@@ -66,6 +68,7 @@ def swap(
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     source = job.rows_source(rows)
     task.check_input(source.path)
+
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
@@ -88,7 +91,7 @@ def swap(
     if per_row is not None:
         write_per_row(per_row, result, examples, task.provenance)
     if write is not None:
-        write_mixed(base, donor, windows[0], write, task.provenance)
+        write_mixed(base, donor, windows[0], write, task.provenance, config.part)
     task.finish(
         windows=len(windows),
         rows=result.rows,

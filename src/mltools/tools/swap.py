@@ -4,8 +4,9 @@ No weight is copied. All windows are walked as one tree: windows that agree up t
 to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a row instead of L·L(L+1)/2.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from mltools.errors import RowsError
 from mltools.io.provenance import Provenance
 from mltools.io.records import WindowRecord
 from mltools.io.rows import Examples
+from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint, target_indices
 from mltools.model.inference import TIE, Batch, Encoded, Recording, self_check
 from mltools.windows import Window, all_windows
@@ -69,7 +71,7 @@ def swap(
         clean: θ_O, of the same shape, classes and tokenizer.
         examples: the training rows, with noisy ones among them.
         windows: which windows; none means all.
-        config: batch size and longest row.
+        config: batch size, longest row, which part of the blocks.
         progress: wraps the rows as they are done, to show progress.
         result: filled with per-row predictions and the cost.
 
@@ -87,11 +89,30 @@ def swap(
     self_check(noisy.runner, encoded)
     result = result if result is not None else SwapResult.empty()
     result.start(noisy, windows, len(encoded))
-    rows = _predict(noisy, clean, encoded, windows, config.batch_size, result)
+    donor = take_part(noisy, clean, config.part)
+    rows = _predict(noisy, donor, encoded, windows, config.batch_size, result)
     for _ in progress(rows, len(encoded)) if progress else rows:
         pass
     result.applications = noisy.runner.applications
-    yield from _records(noisy, examples, result)
+    yield from _records(noisy, examples, result, config.part)
+
+
+def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
+    """Give CLEAN with blocks in which only the tensors of `part` are its own, the others NOISY's.
+
+    Raises:
+        CheckpointError: the architecture does not show which tensors these are.
+    """
+    if part == "all":
+        return clean
+    names, path = select_part(clean.stack, part), clean.stack.path
+    modules = copy.deepcopy(clean.stack.modules)
+    others = dict(noisy.stack.modules.named_parameters())
+    with torch.no_grad():
+        for name, parameter in modules.named_parameters():
+            if f"{path}.{name}" not in names:
+                parameter.copy_(others[name])
+    return replace(clean, stack=BlockStack(path, modules))
 
 
 def _predict(
@@ -123,7 +144,7 @@ def window_logits(
             yield index, noisy.runner.tail(recording, states).float()
 
 
-def _records(noisy: Checkpoint, examples: Examples, result: SwapResult) -> Iterator[WindowRecord]:
+def _records(noisy: Checkpoint, examples: Examples, result: SwapResult, part: str) -> Iterator[WindowRecord]:
     label = target_indices(examples.labels, noisy.labels, examples)
     original = target_indices(examples.original_labels, noisy.labels, examples)
     is_noisy = np.array(examples.noisy)
@@ -138,7 +159,7 @@ def _records(noisy: Checkpoint, examples: Examples, result: SwapResult) -> Itera
             width=window.width,
             layers=noisy.n_layers,
             window=str(window),
-            part="all",
+            part=part,
             n_noisy=int(is_noisy.sum()),
             noisy_accuracy=_share(hits[i, is_noisy]),
             memorisation_error=errors[window],
@@ -194,14 +215,17 @@ class _Walk:
         return self.noisy.runner.apply(self.recording, layer, states, source.stack.modules[layer - 1])
 
 
-def write_mixed(noisy: Checkpoint, clean: Checkpoint, window: Window, path: Path, provenance: Provenance) -> None:
-    """Write NOISY with the window's blocks from CLEAN as a checkpoint that stock classes load.
+def write_mixed(
+    noisy: Checkpoint, clean: Checkpoint, window: Window, path: Path, provenance: Provenance, part: str = "all"
+) -> None:
+    """Write NOISY with the window's blocks (or the part of them) from CLEAN as a checkpoint that stock classes load.
 
     Weights keep NOISY's stored type. `noisy` holds CLEAN's blocks afterwards.
     """
+    donor = take_part(noisy, clean, part)
     with torch.no_grad():
         for layer in window.layers:
-            target, source = noisy.stack.modules[layer - 1], clean.stack.modules[layer - 1]
+            target, source = noisy.stack.modules[layer - 1], donor.stack.modules[layer - 1]
             target.load_state_dict(source.state_dict())
     save_checkpoint(noisy, path, provenance)
 
