@@ -30,6 +30,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/gen.py --check
+
+docs: install
+	$(BIN)/python scripts/gen.py
 
 clean:
 	rm -rf $(VENV) demo

@@ -28,5 +28,6 @@ def help_(
     ] = None,
 ) -> None:
     """Explain a command, or list them all."""
-    text = root_help() if name is None else command_help(COMMANDS[options.one_of("COMMAND", name, tuple(COMMANDS))])
+    names = [c.name for members in headed_commands().values() for c in members]
+    text = root_help() if name is None else command_help(COMMANDS[options.one_of("COMMAND", name, names)])
     write_stdout(text.encode())

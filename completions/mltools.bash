@@ -1,0 +1,247 @@
+# bash completion for mltools; made by `mltools completion bash`
+_mltools()
+{
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= kind= option=
+    COMPREPLY=()
+    if ((COMP_CWORD == 1)); then
+        COMPREPLY=($(compgen -W "perturb finetune swap retrain grads states centroid mcog plot windows schema completion help --version -h --help" -- "$cur"))
+        return
+    fi
+    # --option=value comes as three words
+    [[ $cur == "=" ]] && cur= option=$prev
+    [[ $prev == "=" ]] && option=${COMP_WORDS[COMP_CWORD-2]}
+    [[ $prev == -* ]] && option=$prev
+    case ${COMP_WORDS[1]} in
+    perturb)
+        case $option in
+        --rate) kind=none ;;
+        --classes) kind=none ;;
+        --top-classes) kind=none ;;
+        --draw) kind=none ;;
+        --split-from) kind=none ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --label) kind=none ;;
+        --label-type) words="auto str" ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    finetune)
+        case $option in
+        --target) kind=none ;;
+        --freeze) kind=none ;;
+        --aux) kind=file ;;
+        --aux-text) kind=none ;;
+        --aux-label) kind=none ;;
+        --aux-lr) kind=none ;;
+        --lr) kind=none ;;
+        --epochs) kind=none ;;
+        --warmup) kind=none ;;
+        --weight-decay) kind=none ;;
+        --clip) kind=none ;;
+        --clip-scope) kind=none ;;
+        --memorised-at) kind=none ;;
+        --memorised-metric) kind=none ;;
+        --evaluate) kind=none ;;
+        --validation) kind=file ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --micro-batch) kind=none ;;
+        --precision) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --raise-lr --epochs --warmup --weight-decay --clip --clip-scope --memorised-at --memorised-metric --evaluate --frozen-dropout --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    swap)
+        case $option in
+        --write) kind=file ;;
+        --layers) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --per-row) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--write --layers --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    retrain)
+        case $option in
+        --lr) kind=none ;;
+        --epochs) kind=none ;;
+        --warmup) kind=none ;;
+        --weight-decay) kind=none ;;
+        --clip) kind=none ;;
+        --clip-scope) kind=none ;;
+        --layers) kind=none ;;
+        --part) words="all attn mlp norm" ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --micro-batch) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --resume) kind=file ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--train-head/--no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    grads)
+        case $option in
+        --frozen) kind=file ;;
+        --objective) kind=none ;;
+        --norm) kind=none ;;
+        --leave-out) kind=none ;;
+        --save) kind=file ;;
+        --part) words="all attn mlp norm" ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    states)
+        case $option in
+        --dtype) kind=none ;;
+        --position) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    centroid)
+        case $option in
+        --crossing) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --per-row) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--events --crossing --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    mcog)
+        case $option in
+        --by) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--by-layer --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    plot)
+        case $option in
+        --value) kind=none ;;
+        --overlay) kind=none ;;
+        --by) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--value --overlay --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    windows)
+        case $option in
+        --width) kind=none ;;
+        *) [[ $cur == -* ]] && words="--width -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    schema)
+        case $option in
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid cog epoch event grad layer probe provenance rows window work"
+           ;;
+        esac
+        ;;
+    completion)
+        case $option in
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="bash zsh fish"
+           ;;
+        esac
+        ;;
+    help)
+        case $option in
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="states centroid completion finetune grads help mcog perturb plot retrain schema swap windows"
+           ;;
+        esac
+        ;;
+    esac
+    if [[ -n $words ]]; then
+        COMPREPLY=($(compgen -W "$words" -- "$cur"))
+    elif [[ $kind != none ]]; then
+        local IFS=$'\n'
+        compopt -o filenames 2>/dev/null
+        COMPREPLY=($(compgen -f -- "$cur"))
+    fi
+}
+complete -F _mltools mltools
