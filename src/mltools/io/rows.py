@@ -112,8 +112,8 @@ class Source:
         self._reader = _HashingReader(self._open_raw())
         mark, rest = BOM, b""
         try:
-            with _decompress(io.BufferedReader(self._reader, BLOCK), self.path) as stream:
-                while piece := stream.read1(BLOCK):
+            with io.BufferedReader(self._reader, BLOCK) as stream:
+                for piece in _decompressed(stream, self.path):
                     head, newline, tail = piece.rpartition(b"\n")
                     if not newline:
                         rest += piece
@@ -138,15 +138,29 @@ def _zstd_error() -> type[Exception]:
     return EOFError
 
 
-def _decompress(stream: io.BufferedReader, name: str) -> io.BufferedReader:
-    if name.endswith(".gz"):
-        return cast(io.BufferedReader, gzip.GzipFile(fileobj=stream))
+def _decompressed(stream: "io.BufferedReader[Any]", name: str) -> Iterator[bytes]:
     if name.endswith(".zst"):
-        import zstandard
+        yield from _unpack_zstd(stream)
+        return
+    plain: Any = gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
+    while piece := plain.read1(BLOCK):
+        yield piece
 
-        raw = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
-        return io.BufferedReader(cast(io.RawIOBase, raw), BLOCK)
-    return stream
+
+def _unpack_zstd(stream: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Decompress frame by frame; the library's own stream reader takes a file that is cut short for its end."""
+    import zstandard
+
+    frame, whole = zstandard.ZstdDecompressor().decompressobj(), True
+    while packed := stream.read1(BLOCK):
+        while packed:
+            yield frame.decompress(packed)
+            whole = frame.eof
+            packed = frame.unused_data
+            if whole:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if not whole:
+        raise EOFError("it ends in the middle")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,312 @@
+"""Rows in: every format, and every complaint with its place."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import Cli, write_jsonl
+from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
+from mltools.io import rows as io_rows
+from mltools.io.rows import Columns, Examples, Source, iter_rows, read_examples
+
+ROWS = [{"text": "tall king", "label": "HUM"}, {"text": "old city", "label": "LOC"}]
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def failure(path: Path, columns: Columns = Columns()) -> MltoolsError:
+    with pytest.raises(MltoolsError) as caught:
+        read_examples(path, columns)
+    return caught.value
+
+
+def labels_of(path: Path, *labels: object) -> Path:
+    return write_jsonl(path, [{"text": "a", "label": label} for label in labels])
+
+
+# -- bytes --------------------------------------------------------------------------------------------
+def test_byte_order_mark_is_stripped(tmp_path: Path) -> None:
+    path = write(tmp_path / "bom.jsonl", b'\xef\xbb\xbf{"text":"a","label":0}\n{"text":"b","label":1}\n')
+    assert read_examples(path).labels == [0, 1]
+
+
+def test_not_utf8_names_line_and_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "latin.jsonl", b'{"text":"ok","label":0}\n{"text":"caf\xe9","label":0}\n')
+    error = failure(path)
+    assert str(error) == f"{path}:2: not UTF-8 (byte 13 of the line is 0xe9); convert it first"
+    assert error.exit_code == 3
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_only_newlines_end_lines(tmp_path: Path, separator: str) -> None:
+    text = f"before{separator}after"
+    raw = text if separator in "\u2028\u2029\x85" else json.dumps(text)[1:-1]
+    path = write(tmp_path / "lines.jsonl", f'{{"text":"{raw}","label":0}}\n{{"text":"b","label":1}}\n'.encode())
+    assert read_examples(path).fields == [(text,), ("b",)]
+
+
+def test_crlf_blank_lines_and_a_missing_last_newline(tmp_path: Path) -> None:
+    path = write(tmp_path / "crlf.jsonl", b'{"text":"a","label":0}\r\n\r\n \t\n\n{"text":"b","label":1}\r')
+    assert [(number, line) for number, line, _ in iter_rows(Source(path))] == [
+        (1, b'{"text":"a","label":0}'),
+        (5, b'{"text":"b","label":1}'),
+    ]
+    assert read_examples(path).ids == [0, 1]
+
+
+def test_bad_json_names_the_line_counting_blank_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "bad.jsonl", b'{"text":"a","label":0}\n\n{"text":"b","label":1\n')
+    assert str(failure(path)).startswith(f"{path}:3: not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"), [(b"[1]", "list"), (b'"a"', "text"), (b"3", "number"), (b"null", "null"), (b"true", "true/false")]
+)
+def test_a_line_that_is_no_object(tmp_path: Path, line: bytes, kind: str) -> None:
+    path = write(tmp_path / "list.jsonl", b'{"text":"a","label":0}\n' + line + b"\n")
+    assert str(failure(path)).startswith(f"{path}:2: a {kind}")
+
+
+def test_nan_is_not_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "nan.jsonl", b'{"text":"a","label":NaN}\n')
+    assert str(failure(path)).startswith(f"{path}:1: not JSON")
+
+
+@given(st.lists(st.dictionaries(st.text(), st.integers(-9, 9) | st.text() | st.none(), min_size=1)), st.integers(1, 40))
+def test_blocks_of_any_size_give_the_same_rows(rows: Sequence[dict[str, Any]], size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io_rows, "BLOCK", size)
+        import io
+
+        data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert [values for _, _, values in iter_rows(Source("-"))] == list(rows)
+
+
+# -- columns ------------------------------------------------------------------------------------------
+def test_late_keys_are_kept(tmp_path: Path, cli: Cli) -> None:
+    rows = [{"text": "a", "label": i % 2} for i in range(150)]
+    rows += [{"text": "a", "label": i % 2, "late": f"x{i}"} for i in range(50)]
+    result = cli("perturb", write_jsonl(tmp_path / "late.jsonl", rows))
+    assert [row.get("late") for row in result.records] == [row.get("late") for row in rows]
+
+
+def test_missing_label_says_what_is_there_and_how_to_name_it(tmp_path: Path, cli: Cli) -> None:
+    path = write_jsonl(tmp_path / "train.jsonl", [{"text": "a", "label": 1}, {"text": "a", "lbl": 1}])
+    result = cli("perturb", path)
+    assert result.code == 3
+    assert result.err == f'mltools: {path}:2: no "label" (found: text, lbl); name it with --label lbl\n'
+    assert result.out == ""
+
+
+def test_missing_text_says_what_is_there_and_how_to_name_it(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "train.jsonl", [{"txt": "a", "label": 1}])
+    assert str(failure(path)) == f'{path}:1: no "text" (found: txt, label); name it with --text txt'
+    assert read_examples(path, Columns(text=("txt",))).fields == [("a",)]
+
+
+def test_text_that_is_no_text(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "train.jsonl", [{"text": 3, "label": 1}])
+    assert str(failure(path)) == f'{path}:1: "text" is a number, not text'
+
+
+def test_several_text_columns_in_the_given_order(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "wic.jsonl", [{"a": "second", "label": 1, "b": "first"}])
+    assert read_examples(path, Columns(text=("b", "a"))).texts("|") == ["first | second"]
+
+
+def test_duplicate_ids(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "ids.jsonl", [{"id": i, "text": "a", "label": 1} for i in (7, 8, "7", 7)])
+    assert str(failure(path)) == f"{path}:4: id 7 is also line 1's; ids must differ"
+
+
+def test_an_id_that_is_the_number_of_a_row_without_one(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "ids.jsonl", [*ROWS, {"id": 1, "text": "a", "label": "HUM"}])
+    assert str(failure(path)) == f"{path}:3: id 1 is the number of a row without an id"
+    path = write_jsonl(tmp_path / "ids2.jsonl", [{"id": 1, "text": "a", "label": "HUM"}, *ROWS])
+    assert str(failure(path)) == f"{path}:2: id 1 is also line 1's; ids must differ"
+
+
+@pytest.mark.parametrize("row_id", [1.5, True, None, [1]])
+def test_an_id_of_another_type(tmp_path: Path, row_id: object) -> None:
+    path = write_jsonl(tmp_path / "ids.jsonl", [{"id": row_id, "text": "a", "label": 1}])
+    assert "not an integer or text" in str(failure(path))
+
+
+def test_noisy_is_taken_from_labels_where_there_is_no_column(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": "x", "original_label": original} for original in ("x", "y")]
+    assert read_examples(write_jsonl(tmp_path / "rows.jsonl", rows)).noisy == [False, True]
+
+
+def test_noisy_that_is_neither_true_nor_false(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a", "label": 1, "noisy": "maybe"}])
+    assert str(failure(path)) == f'{path}:1: "noisy" is "maybe", not true or false'
+
+
+# -- labels -------------------------------------------------------------------------------------------
+def test_labels_of_several_types_are_listed(tmp_path: Path, cli: Cli) -> None:
+    path = write(tmp_path / "types.jsonl", b"".join(b'{"text":"a","label":%s}\n' % x for x in SIX))
+    error = failure(path)
+    assert str(error) == (
+        f"{path}:3: labels of another type than line 1's 0 "
+        '(line 3: "1", line 4: true); --label-type str reads all as text'
+    )
+    assert error.exit_code == 3
+    assert cli("perturb", path).code == 3
+
+
+SIX = (b"0", b"1", b'"1"', b"true", b"-1", b"null")
+
+
+def test_label_type_str_reads_all_as_text(tmp_path: Path, cli: Cli) -> None:
+    path = write(tmp_path / "types.jsonl", b"".join(b'{"text":"a","label":%s}\n' % x for x in SIX))
+    examples = read_examples(path, Columns(label_type="str"))
+    assert examples.labels == ["0", "1", "1", "true"]
+    assert examples.n_unlabelled == 2
+    result = cli("perturb", path, "--label-type", "str", "--rate", "0")
+    assert result.code == 0
+    assert [row["label"] for row in result.records] == ["0", "1", "1", "true", -1, None]
+    assert [row.get("original_label") for row in result.records] == ["0", "1", "1", "true", None, None]
+
+
+def test_true_and_whole_numbers_become_integers(tmp_path: Path) -> None:
+    assert read_examples(labels_of(tmp_path / "b.jsonl", True, False)).labels == [1, 0]
+    assert read_examples(labels_of(tmp_path / "f.jsonl", 1.0, 0.0, 2)).labels == [1, 0, 2]
+    assert {type(x) for x in read_examples(labels_of(tmp_path / "c.jsonl", True, False)).labels} == {int}
+
+
+def test_text_labels_are_never_guessed(tmp_path: Path) -> None:
+    assert read_examples(labels_of(tmp_path / "s.jsonl", "1", "01", " 1")).labels == ["1", "01", " 1"]
+
+
+def test_regression_labels_are_refused(tmp_path: Path) -> None:
+    path = labels_of(tmp_path / "r.jsonl", 1.0, 2.5)
+    assert str(failure(path)) == f"{path}:2: label 2.5 is not whole; regression labels are not supported"
+
+
+def test_a_label_that_is_a_list(tmp_path: Path) -> None:
+    path = labels_of(tmp_path / "l.jsonl", "a", ["a"])
+    assert str(failure(path)) == f"{path}:2: label is a list, not text or an integer"
+
+
+def test_no_labelled_rows(tmp_path: Path) -> None:
+    path = labels_of(tmp_path / "u.jsonl", None, -1)
+    assert str(failure(path)) == f"{path}: no labelled rows"
+
+
+# -- files --------------------------------------------------------------------------------------------
+def test_compressed_rows(tmp_path: Path) -> None:
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+    gz = write(tmp_path / "rows.jsonl.gz", gzip.compress(data[:20]) + gzip.compress(data[20:]))
+    compress = zstandard.ZstdCompressor().compress
+    zst = write(tmp_path / "rows.jsonl.zst", compress(data[:20]) + compress(data[20:]))
+    assert read_examples(gz).labels == read_examples(zst).labels == ["HUM", "LOC"]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+def test_damaged_compressed_rows(tmp_path: Path, ending: str, damage: str) -> None:
+    data = b'{"text":"a","label":0}\n' * 1000
+    packed = gzip.compress(data) if ending == ".gz" else zstandard.ZstdCompressor().compress(data)
+    path = write(tmp_path / f"rows.jsonl{ending}", packed[:-9] if damage == "cut" else data)
+    assert "damaged compressed file" in str(failure(path))
+
+
+def test_compressed_rows_without_the_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", gzip.compress(b'{"text":"a","label":0}\n'))
+    assert str(failure(path)) == f"{path}:1: this is .gz, not JSON lines; give it as a file whose name ends in .gz"
+
+
+def test_missing_file_and_folder(tmp_path: Path, cli: Cli) -> None:
+    assert isinstance(failure(tmp_path / "none.jsonl"), NotFoundError)
+    assert isinstance(failure(tmp_path), UsageError)
+    assert isinstance(failure(tmp_path / "none.parquet"), NotFoundError)
+    missing = cli("perturb", tmp_path / "none.jsonl")
+    assert (missing.code, missing.err) == (5, f"mltools: no such file: {tmp_path / 'none.jsonl'}\n")
+    folder = cli("perturb", tmp_path)
+    assert (folder.code, folder.err) == (2, f"mltools: {tmp_path} is a folder; name a file of rows\n")
+
+
+def test_empty_input(tmp_path: Path, cli: Cli) -> None:
+    path = write(tmp_path / "empty.jsonl", b"")
+    assert (cli("perturb", path).code, cli("perturb", "-", stdin=b"\n\n").code) == (3, 3)
+    assert str(failure(path)) == f"{path}: no labelled rows"
+
+
+def test_stdin_is_named_in_complaints(cli: Cli) -> None:
+    result = cli("perturb", stdin=b'{"text":"a","label":0}\n{\n')
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("mltools: stdin:2: not JSON")
+
+
+def test_named_pipe(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    command = f"{sys.executable} -m mltools perturb --rate 0 <(cat {path}) | wc -l"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout.strip() == b"2"
+
+
+# -- Parquet ------------------------------------------------------------------------------------------
+def labels_and_names(path: Path) -> tuple[list[object], list[str] | None]:
+    examples: Examples = read_examples(path)
+    return list(examples.labels), examples.names
+
+
+def test_parquet_equals_jsonl(tmp_path: Path) -> None:
+    rows = [{"id": i, "text": f"a{i}", "label": i % 3, "original_label": 0} for i in range(300)]
+    pl.DataFrame(rows).write_parquet(tmp_path / "rows.parquet")
+    one, other = read_examples(write_jsonl(tmp_path / "rows.jsonl", rows)), read_examples(tmp_path / "rows.parquet")
+    assert (one.ids, one.labels, one.fields, one.noisy) == (other.ids, other.labels, other.fields, other.noisy)
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["yes", "no"]), pl.String])
+def test_parquet_categories_are_text(tmp_path: Path, kind: Any) -> None:
+    frame = pl.DataFrame({"text": ["a", "b", "c"], "label": pl.Series(["no", "yes", None], dtype=kind)})
+    frame.write_parquet(tmp_path / "rows.parquet")
+    examples = read_examples(tmp_path / "rows.parquet")
+    assert (examples.labels, examples.n_unlabelled) == (["no", "yes"], 1)
+
+
+def test_parquet_dictionary_column_of_arrow(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    labels = arrow.array(["no", "yes", "no"]).dictionary_encode()
+    text = arrow.array(["a", "b", "c"], type=arrow.large_string())
+    parquet.write_table(arrow.table({"text": text, "label": labels}), tmp_path / "rows.parquet")
+    assert read_examples(tmp_path / "rows.parquet").labels == ["no", "yes", "no"]
+
+
+def test_parquet_class_names_of_datasets(tmp_path: Path) -> None:
+    names = {"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}
+    frame = pl.DataFrame({"text": ["a", "b", "c"], "label": [1, 0, -1]})
+    frame.write_parquet(tmp_path / "rows.parquet", metadata={"huggingface": json.dumps(names)})
+    assert labels_and_names(tmp_path / "rows.parquet") == ([1, 0], ["no", "yes"])
+
+
+@pytest.mark.parametrize("metadata", ["not JSON", "{}", "[]", '{"info": {"features": {"label": {"names": 3}}}}'])
+def test_parquet_metadata_without_class_names(tmp_path: Path, metadata: str) -> None:
+    frame = pl.DataFrame({"text": ["a", "b"], "label": [1, 0]})
+    frame.write_parquet(tmp_path / "rows.parquet", metadata={"huggingface": metadata})
+    assert labels_and_names(tmp_path / "rows.parquet") == ([1, 0], None)
+
+
+def test_parquet_complaints_name_the_row(tmp_path: Path) -> None:
+    pl.DataFrame({"text": ["a", None], "label": [1, 0]}).write_parquet(tmp_path / "rows.parquet")
+    assert str(failure(tmp_path / "rows.parquet")) == f'{tmp_path}/rows.parquet:2: "text" is a null, not text'
+
+
+def test_parquet_that_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.parquet", b'{"text":"a"}\n')
+    assert isinstance(error := failure(path), RowsError)
+    assert str(error).startswith(f"{path}: not a readable Parquet file")
