@@ -7,7 +7,7 @@ an error, never a fresh random one (except a head that is asked for).
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,31 @@ def open_checkpoint(
         NotFoundError: no such folder or repository.
         CheckpointError: files, weights or architecture that cannot be used.
     """
+    checkpoint, info = _open(name, device, fresh_head, blocks)
+    fault = next(_faults(checkpoint, info, fresh_head is not None), None)
+    if fault is not None:
+        raise CheckpointError(f"{name}: {fault}")
+    return checkpoint
+
+
+def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint, list[str]]:
+    """Open a checkpoint for a look at it, with or without a head, on the CPU; else as `open_checkpoint`.
+
+    Returns:
+        The checkpoint, and what makes its weights unusable: missing, unexpected or not finite.
+
+    Raises:
+        NotFoundError, CheckpointError: there is nothing to look at.
+    """
+    checkpoint, info = _open(name, None, None, blocks)
+    headless = bool(checkpoint.fresh) and all(checkpoint.parts.get(key, HEAD) == HEAD for key in checkpoint.fresh)
+    return checkpoint, list(_faults(checkpoint, info, headless))
+
+
+def _open(
+    name: str, device: torch.device | None, fresh_head: Sequence[str] | None, blocks: str | None
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
     folder = locate(name)
     check_files(folder, name)
     config = _load_config(folder, name)
@@ -274,8 +299,7 @@ def open_checkpoint(
     runner.applications = runner.passes = 0
     fresh = frozenset(info["missing_keys"])
     checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh)
-    _check_loaded(checkpoint, info, fresh_head is not None)
-    return checkpoint
+    return checkpoint, info
 
 
 @torch.inference_mode()
@@ -319,7 +343,8 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
 
 
-def _check_loaded(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> None:
+def _faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> Iterator[str]:
+    """Say what makes the weights unusable; a head may be missing if a `fresh` one is wanted."""
     missing = sorted(info["missing_keys"])
     if fresh:
         missing = [key for key in missing if checkpoint.parts.get(key, HEAD) != HEAD]
@@ -330,13 +355,10 @@ def _check_loaded(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> 
     for what, keys in (("missing", missing), ("of another shape", mismatched), ("not expected", unexpected)):
         if keys:
             hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
-            raise CheckpointError(
-                f"{checkpoint.name}: {len(keys)} weights are {what} ({', '.join(keys[:3])}"
-                f"{', …' if len(keys) > 3 else ''}){hint}"
-            )
+            yield f"{len(keys)} weights are {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''}){hint}"
     bad = [n for n, p in checkpoint.model.named_parameters() if not bool(torch.isfinite(p).all())]
     if bad:
-        raise CheckpointError(f"{checkpoint.name}: {len(bad)} weights hold NaN or infinity (first: {bad[0]})")
+        yield f"{len(bad)} weights hold NaN or infinity (first: {bad[0]})"
 
 
 def _looks_untrained(info: dict[str, Any], checkpoint: Checkpoint) -> bool:
