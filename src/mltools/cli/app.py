@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mltools import options
+from mltools.io.records import end_quietly
 from mltools.reference import Command, command_help
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -74,7 +75,10 @@ def command(name: str, *examples: str, writes: tuple[str, ...] = ()) -> Callable
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            function(**{key: value for key, value in arguments.items() if key not in COMMON})
+            try:
+                function(**{key: value for key, value in arguments.items() if key not in COMMON})
+            except BrokenPipeError:  # typer would make it status 1
+                end_quietly()
 
         signature = inspect.signature(function)
         extra = [
