@@ -65,7 +65,7 @@ def _line(text: str) -> None:
     try:
         sys.stderr.write(_clean(text) + "\n")
         sys.stderr.flush()
-    except (OSError, ValueError):  # stderr closed: there is nobody to tell
+    except (OSError, ValueError):  # the reader of stderr has gone: there is nobody to tell
         pass
 
 

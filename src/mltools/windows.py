@@ -4,14 +4,15 @@ Layers count from 1 to L, both ends of a range included, as in `cut -f`; 0 is th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import mul
+from operator import itemgetter, mul
 
 from mltools.errors import UsageError
 
 Span = tuple[int, int]
+_Take = Callable[[Sequence[float]], Iterable[float]]
 
 
 @dataclass(frozen=True, order=True)
@@ -89,16 +90,25 @@ def format_layers(layers: Sequence[int]) -> str:
 
 def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
     """List every window of consecutive layers by start, then end: L(L+1)/2, or L-width+1 of one width."""
-    if n_layers < 1:
-        raise UsageError(f"{n_layers} layers: at least 1 is needed")
-    if width is not None and not 1 <= width <= n_layers:
-        raise UsageError(f"width {width} outside 1-{n_layers}")
+    check_width(n_layers, width)
     return [
         Window(tuple(range(start, end + 1)))
         for start in range(1, n_layers + 1)
         for end in range(start, n_layers + 1)
         if width is None or end - start + 1 == width
     ]
+
+
+def check_width(n_layers: int, width: int | None) -> None:
+    """Check a number of layers and the width of windows of them.
+
+    Raises:
+        UsageError: no layers, or a width outside 1..n_layers.
+    """
+    if n_layers < 1:
+        raise UsageError(f"{n_layers} layers: at least 1 is needed")
+    if width is not None and not 1 <= width <= n_layers:
+        raise UsageError(f"width {width} outside 1-{n_layers}")
 
 
 def parse_windows(lists: Iterable[str], n_layers: int) -> list[Window]:
@@ -138,20 +148,20 @@ def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
     """
     spans, shares = _layer_shares(n_layers, _whole_widths(errors, n_layers))
     values = [errors[span] for span in spans]
-    return [sum(map(mul, values, column)) for column in shares]
+    return [sum(map(mul, take(values), weights)) for take, weights in shares]
 
 
 @cache
-def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[list[float]]]:
-    """Give the windows of these widths, and for each layer the share of each window in its score."""
+def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[tuple[_Take, list[float]]]]:
+    """Give the windows of these widths; and for each layer how to take those that hold it, and the weight of each."""
     spans = [(start, start + width - 1) for width in widths for start in range(1, n_layers - width + 2)]
-    shares = [
-        [
-            1 / len(widths) / len(_starts(end - start + 1, layer, n_layers)) if start <= layer <= end else 0.0
-            for start, end in spans
-        ]
-        for layer in range(1, n_layers + 1)
-    ]
+    shares: list[tuple[_Take, list[float]]] = []
+    for layer in range(1, n_layers + 1):
+        holding = [index for index, (start, end) in enumerate(spans) if start <= layer <= end]
+        widths_held = (spans[index][1] - spans[index][0] + 1 for index in holding)
+        weights = [1 / len(widths) / len(_starts(width, layer, n_layers)) for width in widths_held]
+        take = itemgetter(*holding, holding[0])  # one too many, since itemgetter gives no tuple for one alone
+        shares.append((take, weights))
     return spans, shares
 
 
@@ -162,6 +172,8 @@ def _starts(width: int, layer: int, n_layers: int) -> range:
 
 def _whole_widths(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
     """List the widths that occur, and see that each has all its windows."""
+    if len(errors) == n_layers * (n_layers + 1) // 2:
+        return tuple(range(1, n_layers + 1))
     counts = Counter(end - start + 1 for start, end in errors)
     for width, count in sorted(counts.items()):
         if count < n_layers - width + 1:

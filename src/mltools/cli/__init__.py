@@ -4,7 +4,6 @@ Nothing here imports torch, transformers or polars before a command needs it, so
 """
 
 import errno
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,6 +17,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     finetune,
     grads,
     help,
+    inspect,
     mcog,
     perturb,
     plot,
@@ -67,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise_on_sigterm()
     try:
         status = app(args=arguments, prog_name="mltools", standalone_mode=False)
-        sys.stdout.flush()
     except BaseException as error:
         if "--debug" in arguments and not isinstance(error, SystemExit):
             raise
@@ -92,7 +91,6 @@ def _status(error: BaseException) -> int:
             console.error("terminated")
             return 143
         case BrokenPipeError():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         case MemoryError():
             console.error("out of memory; use a smaller --batch-size")

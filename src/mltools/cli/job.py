@@ -119,9 +119,13 @@ class Job:
         return Provenance(self.tool, settings, settings.get("seed"), dict(self.inputs), command_line())
 
     @contextlib.contextmanager
-    def records(self) -> Iterator[RecordWriter]:
-        """Give the writer of this run's records."""
-        with RecordWriter(self.out, self.tags) as writer:
+    def records(self, *, keep_going: bool = False) -> Iterator[RecordWriter]:
+        """Give the writer of this run's records.
+
+        Args:
+            keep_going: whether to go on when stdout's reader goes, because there are other outputs.
+        """
+        with RecordWriter(self.out, self.tags, keep_going=keep_going) as writer:
             yield writer
             writer.provenance = self.provenance
 

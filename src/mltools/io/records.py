@@ -10,18 +10,18 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mltools.errors import RowsError, UsageError
+from mltools.errors import MltoolsError, RowsError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.rows import Source, iter_blocks
 
+STDOUT = 1
 Tags = Mapping[str, str | int | float | bool]
 R = TypeVar("R")
 
@@ -273,6 +273,72 @@ class CogRecord:
     n_records: int = amount("records that the weights came from")
 
 
+@dataclass(frozen=True)
+class PartOfCheckpoint:
+    """The weights of one layer, of the embeddings, or of the head."""
+
+    layer: int | None = column("layer, from 1; 0 is the embeddings, null the head")
+    weights: int = column("how many numbers")
+    attn: int | None = column("of these in attention; null outside the layers, or where the blocks do not show it")
+    mlp: int | None = column("of these neither in attention nor in norms")
+    norm: int | None = column("of these in normalisation layers")
+    l2: float | None = column("L2 norm of all of them; null if one is not finite")
+    largest: float | None = column("largest absolute value; null if one is not finite")
+    not_finite: int = column("how many are NaN or infinite")
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """What `inspect CHECKPOINT` finds."""
+
+    tool: str = column("inspect")
+    path: str = column("the checkpoint, as given")
+    model_class: str = column("class that transformers loads it as")
+    block_path: str = column("module path of the blocks, the prefix of their weights' names")
+    block_class: str = column("class of the blocks")
+    layers: int = column("number of layers, L")
+    width: int = column("width of the hidden states")
+    head: bool = column("whether there is a classification head")
+    class_names: list[str] = column("the classes, in the order of the logits")
+    pooled_position: str | None = column("what the head reads: first or last position, or all; null if unknown")
+    weights: int = column("how many numbers, the head's included if there is one")
+    weights_type: str = column("type that they are stored in")
+    tokens: int = column("size of the tokenizer's vocabulary")
+    longest: int | None = column("longest row in tokens that model and tokenizer take; null if none is said")
+    faults: list[str] = column("what makes it unusable: weights missing, not expected, or not finite")
+    parts: list[PartOfCheckpoint] = column("embeddings, layers, head")
+    provenance: dict[str, Any] | None = column("how mltools made it; null if it did not")
+
+
+@dataclass(frozen=True)
+class DifferenceRecord:
+    """One layer (or embeddings, or head) of `inspect A B`."""
+
+    tool: str = column("inspect")
+    path: str = column("checkpoint A, as given")
+    other: str = column("checkpoint B, as given")
+    layer: int | None = column("layer, from 1; 0 is the embeddings, null the head")
+    layers: int = column("number of layers, L")
+    distance: float | None = column("L2 norm of B - A over that of A, all tensors together; null if A is 0")
+    cosine: float | None = column("cosine of A and B, all tensors as one vector; null if either is 0")
+    equal: list[str] = column("tensors that are equal to the bit")
+    different: list[str] = column("tensors that are not")
+    unmatched: list[str] = column("tensors that only one has, or that have other shapes; they do not count above")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What `inspect FILE` finds."""
+
+    tool: str = column("inspect")
+    path: str = column("the file, as given")
+    kind: str = column("rows, records, states, gradients, unfinished run, weights, tensors or provenance")
+    n: int = column("how many rows, records or tensors")
+    columns: dict[str, str] = column("column to types of its values; tensor to type and shape")
+    contents: dict[str, Any] = column("what is worth knowing of what is inside, by kind")
+    provenance: dict[str, Any] | None = column("how mltools made it; null where the file does not say")
+
+
 class RecordWriter:
     """Writes records one by one to stdout or to a file; use as a context manager.
 
@@ -280,8 +346,12 @@ class RecordWriter:
     A file (JSONL, or Parquet by its name) appears whole when the context ends without an error.
     """
 
-    def __init__(self, out: Path | None, tags: Tags | None = None) -> None:
-        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record."""
+    def __init__(self, out: Path | None, tags: Tags | None = None, *, keep_going: bool = False) -> None:
+        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record.
+
+        If stdout's reader goes, the program ends, or is to `keep_going` because it makes other outputs too.
+        """
+        self._keep_going = keep_going
         self._out = None if out is None or str(out) == "-" else out
         self._tags = dict(tags or {})
         self._rows: list[dict[str, Any]] = []
@@ -304,7 +374,7 @@ class RecordWriter:
         row = {**row, **self._tags}
         self.n += 1
         if self._out is None:
-            write_stdout(dump(row))
+            write_stdout(dump(row), keep_going=self._keep_going)
         else:
             self._rows.append(row)
 
@@ -314,22 +384,38 @@ def dump(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def write_stdout(data: bytes) -> None:
-    """Write bytes to stdout in one go; a reader that closed the pipe ends the program with status 0."""
+def write_stdout(data: bytes, *, keep_going: bool = False) -> None:
+    """Write bytes to stdout in one go.
+
+    A reader that closed the pipe ends the program with status 0; if it is to `keep_going`, for the sake of other
+    outputs, what is still written goes nowhere.
+
+    Raises:
+        MltoolsError: stdout was closed from the start.
+    """
     try:
         view = memoryview(data)
         while view:
-            view = view[os.write(sys.stdout.fileno(), view) :]
+            view = view[os.write(STDOUT, view) :]
     except OSError as error:
-        if error.errno in (errno.EPIPE, errno.EINVAL):
-            end_quietly()
-        raise
+        if error.errno == errno.EBADF:
+            raise MltoolsError("stdout is closed") from None
+        if error.errno not in (errno.EPIPE, errno.EINVAL):
+            raise
+        _leave_stdout()
+        if not keep_going:
+            raise SystemExit(0) from None
 
 
 def end_quietly() -> None:
-    """End with status 0 after stdout's reader has gone; what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """End with status 0 after stdout's reader has gone."""
+    _leave_stdout()
     raise SystemExit(0)
+
+
+def _leave_stdout() -> None:
+    """Let what is still written to stdout go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
 
 
 def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance | None) -> None:
@@ -392,8 +478,15 @@ class Records:
     lines: Sequence[int]
     values: list[dict[str, Any]]
 
-    def __getitem__(self, index: int) -> Record:
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def record(self, index: int) -> Record:
+        """Give one record."""
         return Record(self.source, self.lines[index], self.values[index])
+
+    def __getitem__(self, part: slice) -> "Records":
+        return Records(self.source, self.lines[part], self.values[part])
 
     def __iter__(self) -> Iterator[Record]:
         return map(Record, repeat(self.source), self.lines, self.values)
@@ -409,9 +502,9 @@ class Records:
         """Split where the names of the columns change."""
         start = 0
         for _, run in groupby(self.values, tuple):
-            values = list(run)
-            yield Records(self.source, self.lines[start : start + len(values)], values)
-            start += len(values)
+            stop = start + len(list(run))
+            yield self[start:stop]
+            start = stop
 
 
 def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None] | None = None) -> Iterator[Records]:

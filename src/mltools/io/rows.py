@@ -62,7 +62,7 @@ class _HashingReader(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        if self._raw is not sys.stdin.buffer:
+        if self._raw is not getattr(sys.stdin, "buffer", None):
             self._raw.close()
         super().close()
 
@@ -98,6 +98,8 @@ class Source:
 
     def _open_raw(self) -> io.BufferedReader:
         if self.path == STDIN:
+            if sys.stdin is None:
+                raise NotFoundError("stdin is closed")
             return cast(io.BufferedReader, sys.stdin.buffer)
         path = Path(self.path)
         if path.is_dir():
