@@ -88,7 +88,7 @@ class Job:
         self._start = time.monotonic()
         for path in (out, provenance):
             if path is not None and str(path) != STDIN:
-                check_output(path, force=force)
+                check_output(path, force=force, file=True)
 
     def check_input(self, path: str) -> None:
         """Refuse to write over an input."""

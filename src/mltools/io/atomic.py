@@ -14,12 +14,14 @@ from pathlib import Path
 from mltools.errors import UsageError
 
 
-def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = ()) -> None:
+def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = (), file: bool = False) -> None:
     """Refuse an output that exists (unless forced) or that is one of the inputs.
 
     Raises:
-        UsageError: as said; also when the folder to write into does not exist.
+        UsageError: as said; also when the folder to write into does not exist, or a `file` would replace a folder.
     """
+    if file and path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file to write")
     for source in inputs:
         if source.exists() and path.exists() and path.resolve() == source.resolve():
             raise UsageError(f"{path} is an input; write to another path")
@@ -43,6 +45,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         yield path
         return
     path = path.resolve() if path.is_symlink() else path
+    _tidy(path)
     temporary = _sibling(path)
     try:
         yield temporary
@@ -56,6 +59,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Give a new hidden sibling folder; on success it takes the name `path`, replacing an old folder."""
+    path = path.resolve() if path.is_symlink() else path
+    _tidy(path)
     temporary = _sibling(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -74,7 +79,7 @@ def _replace_folder(new: Path, path: Path) -> None:
     if not path.exists():
         new.rename(path)
         return
-    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    old = _sibling(path, "old")
     path.rename(old)
     try:
         new.rename(path)
@@ -84,14 +89,29 @@ def _replace_folder(new: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _sibling(path: Path) -> Path:
-    """Name a hidden sibling of this process, and clear away those that killed processes of this host left."""
-    marker = f".{path.name}.tmp-{platform.node()}-"
-    for left in path.absolute().parent.glob(f"{glob.escape(marker)}*"):
-        pid = left.name[len(marker) :]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-    return path.with_name(f"{marker}{os.getpid()}")
+def _sibling(path: Path, kind: str = "tmp") -> Path:
+    """Name a hidden sibling of this process."""
+    return path.with_name(f"{_marker(path, kind)}{os.getpid()}")
+
+
+def _marker(path: Path, kind: str) -> str:
+    return f".{path.name}.{kind}-{platform.node()}-"
+
+
+def _tidy(path: Path) -> None:
+    """Clear away what killed processes of this host left of `path`, or put back what they had set aside."""
+    for kind in ("tmp", "old"):
+        marker = _marker(path, kind)
+        for left in path.absolute().parent.glob(f"{glob.escape(marker)}*"):
+            pid = left.name[len(marker) :]
+            if not pid.isdigit() or _alive(int(pid)):
+                continue
+            if kind == "old" and not path.exists():
+                left.rename(path)
+            elif left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:
