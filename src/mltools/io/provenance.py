@@ -15,6 +15,7 @@ from typing import Any
 from mltools import __version__
 
 KEY = "mltools"
+OPTION = "output option"
 CHECKPOINT_FILE = "mltools.json"
 CHECKPOINT_DATA = ("*.safetensors", "config.json", "*.index.json", "tokenizer*.json", "vocab.*", "merges.txt")
 
@@ -37,6 +38,10 @@ class Provenance:
         text = json.dumps([self.tool, plain(self.settings), contents], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def by(self, option: str) -> "Provenance":
+        """Say which option names the output, where it is not -o."""
+        return dataclasses.replace(self, facts={**self.facts, OPTION: option})
+
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain values, empty entries left out."""
         entries = {
@@ -53,6 +58,16 @@ class Provenance:
     def as_json(self) -> str:
         """Give canonical JSON: sorted keys, no spaces, no NaN."""
         return json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def command_for(provenance: Mapping[str, Any], path: str) -> list[str] | None:
+    """Give the command line that makes an output again at `path`; None if the provenance does not say."""
+    command = provenance.get("command")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command) or not command:
+        return None
+    facts = provenance.get("facts")
+    option = facts.get(OPTION, "-o") if isinstance(facts, dict) else "-o"
+    return [*command, str(option), path]
 
 
 def plain(value: Any) -> Any:

@@ -71,14 +71,16 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _of_record(name: str, kind: type[Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)
+    text = " ".join((kind.__doc__ or "").split())
+    return {"title": f"{name} record", "description": text, **_of_fields(kind), "additionalProperties": TAG}
+
+
+def _of_fields(kind: Any) -> dict[str, Any]:
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
     return {
-        "title": f"{name} record",
-        "description": " ".join((kind.__doc__ or "").split()),
+        "type": "object",
         "properties": {field.name: _of_field(hints[field.name], field.metadata) for field in fields},
         "required": [field.name for field in fields],
-        "additionalProperties": TAG,
     }
 
 
@@ -90,6 +92,8 @@ def _of_field(hint: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_type(hint: Any, limits: Mapping[str, float]) -> dict[str, Any]:
     """Give the schema of a field's type; the limits are those of its numbers."""
+    if dataclasses.is_dataclass(hint):
+        return _of_fields(hint)
     if hint in TYPES:
         return {"type": TYPES[hint], **(limits if hint in (int, float) else {})}
     origin, arguments = get_origin(hint), get_args(hint)
