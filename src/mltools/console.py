@@ -26,7 +26,8 @@ def configure(*, verbosity: int | None = None, color: bool | None = None) -> Non
         _state["color"] = color
 
 
-def _clean(text: str) -> str:
+def printable(text: str) -> str:
+    """Show control characters escaped, so that text from files cannot send commands to a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -63,7 +64,7 @@ def _word(value: object) -> str:
 
 def _line(text: str) -> None:
     try:
-        sys.stderr.write(_clean(text) + "\n")
+        sys.stderr.write(printable(text) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):  # the reader of stderr has gone: there is nobody to tell
         pass

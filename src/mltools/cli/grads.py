@@ -106,7 +106,7 @@ def grads(
             config,
             frozen=frozen,
             save=save,
-            provenance=task.provenance,
+            provenance=task.provenance.by("--save"),
             device=job.device_for(device),
             threads=threads,
             blocks=blocks,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mltools import options
+from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
@@ -85,7 +85,7 @@ def _write(records: Sequence[Record], task: job.Job, as_json: bool) -> None:
             for record in records:
                 writer.write(record)
         return
-    write_stdout("".join(f"{line}\n" for line in _text(records)).encode())
+    write_stdout("".join(f"{console.printable(line)}\n" for line in _text(records)).encode())
 
 
 def _text(records: Sequence[Record]) -> Iterator[str]:
@@ -146,14 +146,12 @@ def _difference_text(records: Sequence[DifferenceRecord]) -> Iterator[str]:
 
 
 def _file_text(record: FileRecord) -> Iterator[str]:
-    counted = "tensors" if record.kind not in ("rows", "records", "provenance") else record.kind
-    yield f"{record.path}: {record.kind}" + (f", {record.n:,} {counted}" if counted != "provenance" else "")
-    contents = {key: _words(value) for key, value in record.contents.items()}
+    counted = {"rows": "rows", "records": "records", "provenance": ""}.get(record.kind, "tensors")
+    yield f"{record.path}: {record.kind}" + (f", {record.n:,} {counted}" if counted else "")
+    contents = {key: _words(value) for key, value in record.contents.items() if value not in ({}, None)}
     yield from _facts({**contents, **_made_by(record.provenance)})
     yield ""
-    yield from _table(
-        ["column" if counted != "tensors" else "tensor", "type"], [list(c) for c in record.columns.items()]
-    )
+    yield from _facts(record.columns)
 
 
 def _made_by(provenance: Mapping[str, Any] | None) -> dict[str, str]:
@@ -167,7 +165,7 @@ def _made_by(provenance: Mapping[str, Any] | None) -> dict[str, str]:
         facts[f"from {role}"] = f"{entry.get('path')} (sha256 {str(entry.get('sha256'))[:12]}…)"
     settings = provenance.get("settings")
     if isinstance(settings, dict):
-        facts["settings"] = _words({key: value for key, value in settings.items() if value not in (None, False)})
+        facts["settings"] = _words({key: value for key, value in settings.items() if value not in (None, False, [])})
     return facts
 
 

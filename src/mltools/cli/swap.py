@@ -89,9 +89,9 @@ def swap(
         for record in tool(base, donor, examples, windows, config, progress, result):
             writer.write(record)
     if per_row is not None:
-        write_per_row(per_row, result, examples, task.provenance)
+        write_per_row(per_row, result, examples, task.provenance.by("--per-row"))
     if write is not None:
-        write_mixed(base, donor, windows[0], write, task.provenance, config.part)
+        write_mixed(base, donor, windows[0], write, task.provenance.by("--write"), config.part)
     task.finish(
         windows=len(windows),
         rows=result.rows,
