@@ -1,7 +1,8 @@
 """Sorting records into groups: by tool and tags, or by columns that a person names. Fast for a million records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -38,11 +39,11 @@ class Groups(Generic[G]):
         self._groups: dict[Group, G] = {}
         self._layouts: dict[tuple[str, ...], _Layout[G]] = {}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[G]:
         return iter(self._groups.values())
 
-    def assign(self, records: Records) -> list[G]:
-        """Give the group of each of some records that have the same columns (`Records.by_columns`).
+    def runs(self, records: Records) -> Iterator[tuple[G, slice]]:
+        """Yield each run of records of one group; the records have the same columns (`Records.by_columns`).
 
         Raises:
             RowsError: no `tool`, a column of `by` missing, or a list where a tag should be.
@@ -50,20 +51,17 @@ class Groups(Generic[G]):
         columns = tuple(records.values[0])
         layout = self._layouts.get(columns)
         if layout is None:
-            names = self._names(records[0])
+            names = self._names(records.record(0))
             layout = self._layouts[columns] = _Layout(names, itemgetter("tool", *names))
-        keys = list(map(layout.take, records.values))
-        try:
-            new = [(index, key) for index, key in enumerate(keys) if key not in layout.seen]
-        except TypeError:  # a list cannot be hashed
-            for record in records:
-                for name in layout.names:
-                    record.get(name, SCALARS)
-            raise
-        for index, key in new:
-            if key not in layout.seen:
-                layout.seen[key] = self._enter(records[index], layout.names)
-        return [layout.seen[key] for key in keys]
+        start = 0
+        for key, run in groupby(map(layout.take, records.values)):
+            stop = start + len(list(run))
+            try:
+                group = layout.seen[key]
+            except (KeyError, TypeError):  # new, or a list, which cannot be hashed
+                group = layout.seen[key] = self._enter(records.record(start), layout.names)
+            yield group, slice(start, stop)
+            start = stop
 
     def _names(self, record: Record) -> list[str]:
         record.get("tool", str)
@@ -75,8 +73,8 @@ class Groups(Generic[G]):
         return [name for name, value in columns if name not in self._known and isinstance(value, SCALARS)]
 
     def _enter(self, record: Record, names: Sequence[str]) -> G:
-        columns = {"tool": record.get("tool", str), **{name: record.values[name] for name in names}}
-        group = tuple((name, value) for name, value in columns.items() if value is not None)
+        columns = [("tool", record.get("tool", str)), *((name, record.get(name, SCALARS)) for name in names)]
+        group = tuple([column for column in columns if column[1] is not None])
         key = tuple(sorted(group, key=itemgetter(0)))
         if key not in self._groups:
             self._groups[key] = self._make(group, record)

@@ -6,6 +6,7 @@ the one reader of either kind: `plot`, `score` and `correlate` use it too. It is
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import fsum, isfinite
 from operator import itemgetter
 from typing import Any
@@ -15,7 +16,7 @@ from mltools.io.groups import Group, Groups
 from mltools.io.records import CogRecord, LayerRecord, Record, Records
 from mltools.windows import Span, format_layers, layer_scores
 
-Cell = tuple[str, int, Span]  # window or layer, L, (start, end)
+Cell = tuple[tuple[str, int], Span]  # (window or layer, L), (start, end)
 
 
 def centre_of_gravity(weights: Sequence[float]) -> float:
@@ -66,52 +67,41 @@ def layers(records: Iterable[Records], by: Sequence[str] | None = None) -> Itera
             yield LayerRecord(tool, layer, group.n_layers, score), tags
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Measured:
-    """What the records of one group say: the value of each window, or of each layer (a window of one), run by run."""
+    """What the records of one group say: the value of each window, or of each layer (a window of one).
+
+    `cells` has the first value of each, by (start, end); `again` those of further runs, where runs are averaged.
+    """
 
     key: Group
     first: Record
-    n_layers: int = 0
     kind: str = ""
-    cells: dict[Span, tuple[float, ...]] = field(default_factory=dict)
-
-    def claim(self, kind: str, n_layers: int, place: str) -> None:
-        """Note what the group's records are of, and that all agree.
-
-        Raises:
-            RowsError: they do not.
-        """
-        if not self.cells:
-            self.kind, self.n_layers = kind, n_layers
-        elif n_layers != self.n_layers:
-            raise RowsError(f"{place}: {n_layers} layers, others of its group have {self.n_layers}; group with --by")
-        else:
-            raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+    n_layers: int = 0
+    cells: dict[Span, float] = field(default_factory=dict)
+    again: dict[Span, list[float]] = field(default_factory=dict)
 
     @property
     def n_records(self) -> int:
         """How many records the group has."""
-        return sum(map(len, self.cells.values()))
+        return len(self.cells) + sum(map(len, self.again.values()))
 
     def values(self) -> dict[Span, float]:
-        """Average each window's or layer's value over the runs.
+        """Give the value of each window or layer, the mean over the runs.
 
         Raises:
             RowsError: runs that lack windows or layers which others have.
         """
-        counts = {span: len(runs) for span, runs in self.cells.items()}
-        fewest, most = min(counts.values()), max(counts.values())
-        if fewest == most == 1:
-            return {span: runs[0] for span, runs in self.cells.items()}
-        if fewest != most:
-            few, many = (next(span for span, n in counts.items() if n == count) for count in (fewest, most))
+        if not self.again:
+            return self.cells
+        runs = {span: [number, *self.again.get(span, ())] for span, number in self.cells.items()}
+        few, many = min(runs, key=lambda span: len(runs[span])), max(runs, key=lambda span: len(runs[span]))
+        if len(runs[few]) != len(runs[many]):
             raise RowsError(
-                f"{self.first.place}: {self.kind} {_shown(few)} has {fewest} records in its group, {self.kind} "
-                f"{_shown(many)} has {most}; the runs averaged must be complete"
+                f"{self.first.place}: {self.kind} {_shown(few)} has {len(runs[few])} records in its group, {self.kind} "
+                f"{_shown(many)} has {len(runs[many])}; the runs averaged must be complete"
             )
-        # sorted, so that the mean does not depend on the order of the records
-        return {span: sum(sorted(runs)) / len(runs) for span, runs in self.cells.items()}
+        return {span: fsum(numbers) / len(numbers) for span, numbers in runs.items()}
 
     def scores(self) -> list[float]:
         """Give the score of each layer 1..L.
@@ -156,34 +146,61 @@ def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: 
 
 def _add(records: Records, groups: Groups[Measured], value: str | None, *, averaged: bool) -> None:
     """Enter the values of some records with the same columns into their groups."""
-    cells, numbers = _read(records, value)
-    for group, line, (kind, n_layers, span), number in zip(
-        groups.assign(records), records.lines, cells, numbers, strict=True
-    ):
-        if n_layers != group.n_layers or kind != group.kind:
-            group.claim(kind, n_layers, records.source.place(line))
-        runs = group.cells.get(span)
-        if runs is None:
-            group.cells[span] = (number,)
-        elif averaged:
-            group.cells[span] = (*runs, number)
+    spans, numbers, heads = _read(records, value)
+    if len(heads) > 1:
+        for index in range(len(records)):
+            _add(records[index : index + 1], groups, value, averaged=averaged)
+        return
+    ((kind, n_layers),) = heads
+    for group, run in groups.runs(records):
+        _claim(group, kind, n_layers, records, run.start)
+        new = dict(zip(spans[run], numbers[run], strict=True))
+        if len(new) == run.stop - run.start and group.cells.keys().isdisjoint(new):
+            group.cells.update(new)
         else:
-            place = records.source.place(line)
-            raise RowsError(f"{place}: {kind} {_shown(span)} again in the same group; tag runs apart or average --by")
+            _add_again(group, records[run], spans[run], numbers[run], averaged=averaged)
 
 
-def _read(records: Records, value: str | None) -> tuple[list[Cell], list[float]]:
-    """Read which window or layer each of some records with the same columns is of, and its value."""
+def _claim(group: Measured, kind: str, n_layers: int, records: Records, index: int) -> None:
+    """Note what a group's records are of, and see that all agree."""
+    if not group.cells:
+        group.kind, group.n_layers = kind, n_layers
+    elif n_layers != group.n_layers:
+        place = records.record(index).place
+        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
+    elif kind != group.kind:
+        place = records.record(index).place
+        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+
+
+def _add_again(
+    group: Measured, records: Records, spans: Sequence[Span], numbers: Sequence[float], *, averaged: bool
+) -> None:
+    """Enter values of which some are of windows or layers that the group has already."""
+    for record, span, number in zip(records, spans, numbers, strict=True):
+        if span not in group.cells:
+            group.cells[span] = number
+        elif averaged:
+            group.again.setdefault(span, []).append(number)
+        else:
+            raise RowsError(
+                f"{record.place}: {group.kind} {_shown(span)} again in the same group; tag runs apart or average --by"
+            )
+
+
+def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[tuple[str, int]]]:
+    """Read (start, end) and value of some records with the same columns, and what they are of: kinds and L."""
     kind, names, column = _plan(records.values[0], value)
     try:
         places = list(map(itemgetter(*names), records.values))
         numbers = list(map(itemgetter(column), records.values))
-        cells = {place: _cell(kind, *place) for place in set(places)}  # few differ, so that checks cost little
+        cells = {place: _cell(kind, *place) for place in set(places)}  # few differ, so checking them costs little
         if set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
-            return [cells[place] for place in places], numbers
+            return [cells[place][1] for place in places], numbers, {head for head, _ in cells.values()}
     except (KeyError, TypeError, ValueError, OverflowError):
         pass  # some record is wrong or unusual: the careful way says which
-    return [_read_carefully(record, value) for record in records], [record.number(column) for record in records]
+    careful = [_read_carefully(record, value) for record in records]
+    return [span for _, span in careful], [record.number(column) for record in records], {head for head, _ in careful}
 
 
 def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
@@ -194,6 +211,7 @@ def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str],
     return "window", ["layers", "start", "end", *width], value or "memorisation_error"
 
 
+@cache
 def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> Cell:
     """Name a cell.
 
@@ -206,7 +224,7 @@ def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = No
         raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
     if width is not None and width != end - start + 1:
         raise ValueError(f"window {start}-{end} of width {width} is not contiguous; M-CoG weighs contiguous windows")
-    return kind, n_layers, (start, end)
+    return (kind, n_layers), (start, end)
 
 
 def _read_carefully(record: Record, value: str | None) -> Cell:
