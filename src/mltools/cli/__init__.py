@@ -21,6 +21,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     mcog,
     perturb,
     plot,
+    probe,
     retrain,
     schema,
     states,
