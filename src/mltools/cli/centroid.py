@@ -12,7 +12,6 @@ from mltools.cli.app import command
 from mltools.cli.states import open_input
 from mltools.config import CentroidConfig, resolve
 from mltools.errors import UsageError
-from mltools.io.atomic import check_output
 
 if TYPE_CHECKING:
     from mltools.tools.centroid import Layer
@@ -63,11 +62,9 @@ def centroid(
         job.preset(preset),
         crossing=options.one_of("--crossing", crossing, ("first", "last", "stable")) if crossing else None,
     )
-    task = job.Job("centroid", config, out=out, force=force, tag=tag, provenance=provenance)
-    if per_row is not None:
-        check_output(per_row, force=force)
-        if per_row.suffix != ".parquet":
-            raise UsageError(f"--per-row {per_row}: a Parquet file is written; give it a name that ends in .parquet")
+    task = job.Job("centroid", config, out=out, others=(per_row,), force=force, tag=tag, provenance=provenance)
+    if per_row is not None and per_row.suffix != ".parquet":
+        raise UsageError(f"--per-row {per_row}: a Parquet file is written; give it a name that ends in .parquet")
     source = open_input(
         task,
         states,

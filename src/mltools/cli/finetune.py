@@ -167,7 +167,7 @@ def finetune(
     if examples.n_unlabelled:
         console.warn(f"{examples.n_unlabelled} rows without a label are left out")
     task.inputs["pretrained"] = {"path": pretrained, "sha256": folder_digest(locate(pretrained))}
-    with task.records() as writer:
+    with task.records(keep_going=True) as writer:
         records = tool(
             pretrained,
             examples,

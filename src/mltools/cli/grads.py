@@ -10,7 +10,6 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import PARTS, GradsConfig, resolve
-from mltools.io.atomic import check_output
 
 
 @command(
@@ -82,9 +81,7 @@ def grads(
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
-    task = job.Job("grads", config, out=out, force=force, tag=tag, provenance=provenance)
-    if save is not None:
-        check_output(save, force=force)
+    task = job.Job("grads", config, out=out, others=(save,), force=force, tag=tag, provenance=provenance)
     source = job.rows_source(rows)
     task.check_input(source.path)
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +68,12 @@ class Job:
         settings: Any,
         *,
         out: Path | None = None,
+        others: Sequence[Path | None] = (),
         force: bool = False,
         tag: list[str] | None = None,
         provenance: Path | None = None,
     ) -> None:
-        """Check the outputs before any work is done.
+        """Check the outputs before any work is done: `out`, `others` that are made beside it, and `provenance`.
 
         Raises:
             UsageError: an output exists, or a tag is no KEY=VALUE.
@@ -86,13 +87,16 @@ class Job:
         self._provenance = provenance
         self._force = force
         self._start = time.monotonic()
+        self._others = [path for path in others if path is not None]
         for path in (out, provenance):
             if path is not None and str(path) != STDIN:
                 check_output(path, force=force, file=True)
+        for path in self._others:
+            check_output(path, force=force)
 
     def check_input(self, path: str) -> None:
         """Refuse to write over an input."""
-        for out in (self.out, self._provenance):
+        for out in (self.out, self._provenance, *self._others):
             if out is not None and str(out) != STDIN and path != STDIN:
                 check_output(out, force=True, inputs=(Path(path),))
 
@@ -123,9 +127,9 @@ class Job:
         """Give the writer of this run's records.
 
         Args:
-            keep_going: whether to go on when stdout's reader goes, because there are other outputs.
+            keep_going: whether to go on when stdout's reader goes; so it is anyway where there are other outputs.
         """
-        with RecordWriter(self.out, self.tags, keep_going=keep_going) as writer:
+        with RecordWriter(self.out, self.tags, keep_going=keep_going or bool(self._others)) as writer:
             yield writer
             writer.provenance = self.provenance
 

@@ -10,7 +10,6 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import PARTS, SwapConfig, resolve
 from mltools.errors import UsageError
-from mltools.io.atomic import check_output
 
 
 @command(
@@ -60,10 +59,7 @@ def swap(
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
-    task = job.Job("swap", config, out=out, force=force, tag=tag, provenance=provenance)
-    for path in (per_row, write):
-        if path is not None:
-            check_output(path, force=force)
+    task = job.Job("swap", config, out=out, others=(per_row, write), force=force, tag=tag, provenance=provenance)
     if write is not None and len(layers or []) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     source = job.rows_source(rows)
