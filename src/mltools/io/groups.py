@@ -3,17 +3,59 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import fsum
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from mltools.io.records import Record, Records, known_columns
+from mltools.io.records import Record, Records, declared_columns
 
 G = TypeVar("G")
+K = TypeVar("K")
 Group = tuple[tuple[str, Any], ...]
 SCALARS = (str, int, float, bool, type(None))
 
 # Columns that some record kind declares and that yet tell groups apart: one sweep has one value of each.
 GROUPING = frozenset({"part", "target"})
+
+
+def tags_of(record: Record) -> list[str]:
+    """Name the columns of a record that its kind does not declare, and those that tell sweeps apart; no lists."""
+    declared = declared_columns(record.values.keys()) - GROUPING
+    return [name for name, value in record.values.items() if name not in declared and isinstance(value, SCALARS)]
+
+
+@dataclass(slots=True)
+class Cells(Generic[K]):
+    """Numbers by key: the first of each, and those that came again."""
+
+    first: dict[K, float] = field(default_factory=dict)
+    again: dict[K, list[float]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.first) + sum(map(len, self.again.values()))
+
+    def enter(self, keys: Sequence[K], numbers: Sequence[float], *, repeats: bool) -> int | None:
+        """Enter numbers. If keys must not repeat, stop at the first that does and give its index."""
+        new = dict(zip(keys, numbers, strict=True))
+        if len(new) == len(keys) and self.first.keys().isdisjoint(new):
+            self.first.update(new)
+            return None
+        for index, (key, number) in enumerate(zip(keys, numbers, strict=True)):
+            if key not in self.first:
+                self.first[key] = number
+            elif repeats:
+                self.again.setdefault(key, []).append(number)
+            else:
+                return index
+        return None
+
+    def runs(self, key: K) -> list[float]:
+        """Give all numbers of a key."""
+        return [self.first[key], *self.again.get(key, ())]
+
+    def means(self) -> dict[K, float]:
+        """Give the mean of each key's numbers; it does not depend on their order."""
+        return {**self.first, **{key: fsum(self.runs(key)) / len(self.runs(key)) for key in self.again}}
 
 
 @dataclass(slots=True)
@@ -28,14 +70,13 @@ class _Layout(Generic[G]):
 class Groups(Generic[G]):
     """Finds the group of each record: its `tool`, and the columns `by` (default: every tag).
 
-    A tag is a column that no kind of record declares; an undefined one counts as absent, and the order of columns
-    does not matter. A group is what `make(its columns, its first record)` gives.
+    A tag is a column that the kind of record does not declare; an undefined one counts as absent, and the order of
+    columns does not matter. A group is what `make(its columns, its first record)` gives.
     """
 
     def __init__(self, by: Sequence[str] | None, make: Callable[[Group, Record], G]) -> None:
         """Start without groups."""
         self._by, self._make = by, make
-        self._known = known_columns() - GROUPING
         self._groups: dict[Group, G] = {}
         self._layouts: dict[tuple[str, ...], _Layout[G]] = {}
 
@@ -69,8 +110,7 @@ class Groups(Generic[G]):
             for name in self._by:
                 record.get(name, SCALARS)
             return [name for name in self._by if name != "tool"]
-        columns = record.values.items()
-        return [name for name, value in columns if name not in self._known and isinstance(value, SCALARS)]
+        return [name for name in tags_of(record) if name != "tool"]
 
     def _enter(self, record: Record, names: Sequence[str]) -> G:
         columns = [("tool", record.get("tool", str)), *((name, record.get(name, SCALARS)) for name in names)]

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from itertools import groupby, repeat
 from pathlib import Path
@@ -530,3 +530,10 @@ def record_kinds() -> dict[str, type[Any]]:
 def known_columns() -> frozenset[str]:
     """Name every column that some record kind declares: whatever else a record holds is a tag."""
     return frozenset(field.name for kind in record_kinds().values() for field in dataclasses.fields(kind))
+
+
+def declared_columns(columns: Collection[str]) -> frozenset[str]:
+    """Name the columns that a record's kind declares, judged by the columns that it has; all others are tags."""
+    kinds = [dataclasses.fields(kind) for kind in record_kinds().values()]
+    fitting = [fields for fields in kinds if all(field.name in columns for field in fields if field.default is MISSING)]
+    return frozenset(field.name for fields in fitting or kinds for field in fields)

@@ -12,11 +12,11 @@ from operator import itemgetter
 from typing import Any
 
 from mltools.errors import RowsError, UsageError
-from mltools.io.groups import Group, Groups
+from mltools.io.groups import Cells, Group, Groups
 from mltools.io.records import CogRecord, LayerRecord, Record, Records
 from mltools.windows import Span, format_layers, layer_scores
 
-Cell = tuple[tuple[str, int], Span]  # (window or layer, L), (start, end)
+Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 
 
 def centre_of_gravity(weights: Sequence[float]) -> float:
@@ -48,20 +48,20 @@ def mcog(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterato
             are negative or all zero.
     """
     for group in measure(records, by):
-        tags = dict(group.key)
+        tags = group.tags
         scores = group.scores()
         try:
             centre = centre_of_gravity(scores)
         except ValueError as error:
             raise RowsError(f"{group.first.place}: no centre of gravity: {error}{_named(tags)}") from None
         tool = str(tags.pop("tool"))
-        yield CogRecord(tool, group.n_layers, centre, scores, group.n_records), tags
+        yield CogRecord(tool, group.n_layers, centre, scores, len(group.cells)), tags
 
 
 def layers(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterator[tuple[LayerRecord, dict[str, Any]]]:
     """Yield each group's layer scores as layer records with the group's columns; else as `mcog`."""
     for group in measure(records, by):
-        tags = dict(group.key)
+        tags = group.tags
         tool = str(tags.pop("tool"))
         for layer, score in enumerate(group.scores(), start=1):
             yield LayerRecord(tool, layer, group.n_layers, score), tags
@@ -69,39 +69,34 @@ def layers(records: Iterable[Records], by: Sequence[str] | None = None) -> Itera
 
 @dataclass(slots=True, eq=False)
 class Measured:
-    """What the records of one group say: the value of each window, or of each layer (a window of one).
-
-    `cells` has the first value of each, by (start, end); `again` those of further runs, where runs are averaged.
-    """
+    """What the records of one group say: the value of each window, or of each layer (a window of one layer)."""
 
     key: Group
     first: Record
     kind: str = ""
     n_layers: int = 0
-    cells: dict[Span, float] = field(default_factory=dict)
-    again: dict[Span, list[float]] = field(default_factory=dict)
+    cells: Cells[Span] = field(default_factory=Cells)
 
     @property
-    def n_records(self) -> int:
-        """How many records the group has."""
-        return len(self.cells) + sum(map(len, self.again.values()))
+    def tags(self) -> dict[str, Any]:
+        """The columns that the group's records share."""
+        return dict(self.key)
 
     def values(self) -> dict[Span, float]:
-        """Give the value of each window or layer, the mean over the runs.
+        """Give the value of each window or layer by (start, end), the mean over the runs.
 
         Raises:
             RowsError: runs that lack windows or layers which others have.
         """
-        if not self.again:
-            return self.cells
-        runs = {span: [number, *self.again.get(span, ())] for span, number in self.cells.items()}
-        few, many = min(runs, key=lambda span: len(runs[span])), max(runs, key=lambda span: len(runs[span]))
-        if len(runs[few]) != len(runs[many]):
-            raise RowsError(
-                f"{self.first.place}: {self.kind} {_shown(few)} has {len(runs[few])} records in its group, {self.kind} "
-                f"{_shown(many)} has {len(runs[many])}; the runs averaged must be complete"
-            )
-        return {span: fsum(numbers) / len(numbers) for span, numbers in runs.items()}
+        if self.cells.again:
+            counts = {span: len(self.cells.runs(span)) for span in self.cells.first}
+            few, many = min(counts, key=lambda span: counts[span]), max(counts, key=lambda span: counts[span])
+            if counts[few] != counts[many]:
+                raise RowsError(
+                    f"{self.first.place}: {self.kind} {_shown(few)} has {counts[few]} records in its group, "
+                    f"{self.kind} {_shown(many)} has {counts[many]}; the runs averaged must be complete"
+                )
+        return self.cells.means()
 
     def scores(self) -> list[float]:
         """Give the score of each layer 1..L.
@@ -114,7 +109,7 @@ class Measured:
         except UsageError as error:
             if self.kind == "window":
                 raise RowsError(f"{self.first.place}: {error}") from None
-        missing = next(layer for layer in range(1, self.n_layers + 1) if (layer, layer) not in self.cells)
+        missing = next(layer for layer in range(1, self.n_layers + 1) if (layer, layer) not in self.cells.first)
         raise RowsError(f"{self.first.place}: layer {missing} of {self.n_layers} has no record in its group") from None
 
 
@@ -135,61 +130,47 @@ def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: 
     groups = Groups(by, Measured)
     for block in records:
         for part in block.by_columns():
-            part = part.where("layer", lambda layer: layer != 0)
-            if part.values:
-                _add(part, groups, value, averaged=by is not None)
+            add(part, groups, value, averaged=by is not None)
     found = list(groups)
     if not found:
         raise RowsError("no records came in")
     return found
 
 
-def _add(records: Records, groups: Groups[Measured], value: str | None, *, averaged: bool) -> None:
-    """Enter the values of some records with the same columns into their groups."""
+def add(records: Records, groups: Groups[Measured], value: str | None = None, *, averaged: bool = False) -> None:
+    """Enter the values of some records with the same columns into their groups, as `measure` does."""
+    records = records.where("layer", lambda layer: layer != 0)
+    if not len(records):
+        return
     spans, numbers, heads = _read(records, value)
     if len(heads) > 1:
         for index in range(len(records)):
-            _add(records[index : index + 1], groups, value, averaged=averaged)
+            add(records[index : index + 1], groups, value, averaged=averaged)
         return
-    ((kind, n_layers),) = heads
+    (head,) = heads
     for group, run in groups.runs(records):
-        _claim(group, kind, n_layers, records, run.start)
-        new = dict(zip(spans[run], numbers[run], strict=True))
-        if len(new) == run.stop - run.start and group.cells.keys().isdisjoint(new):
-            group.cells.update(new)
-        else:
-            _add_again(group, records[run], spans[run], numbers[run], averaged=averaged)
-
-
-def _claim(group: Measured, kind: str, n_layers: int, records: Records, index: int) -> None:
-    """Note what a group's records are of, and see that all agree."""
-    if not group.cells:
-        group.kind, group.n_layers = kind, n_layers
-    elif n_layers != group.n_layers:
-        place = records.record(index).place
-        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
-    elif kind != group.kind:
-        place = records.record(index).place
-        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
-
-
-def _add_again(
-    group: Measured, records: Records, spans: Sequence[Span], numbers: Sequence[float], *, averaged: bool
-) -> None:
-    """Enter values of which some are of windows or layers that the group has already."""
-    for record, span, number in zip(records, spans, numbers, strict=True):
-        if span not in group.cells:
-            group.cells[span] = number
-        elif averaged:
-            group.again.setdefault(span, []).append(number)
-        else:
+        if head != (group.kind, group.n_layers):
+            _claim(group, *head, records.record(run.start).place)
+        repeated = group.cells.enter(spans[run], numbers[run], repeats=averaged)
+        if repeated is not None:
+            place, span = records.record(run.start + repeated).place, spans[run.start + repeated]
             raise RowsError(
-                f"{record.place}: {group.kind} {_shown(span)} again in the same group; tag runs apart or average --by"
+                f"{place}: {group.kind} {_shown(span)} again in the same group; tag runs apart or average --by"
             )
 
 
-def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[tuple[str, int]]]:
-    """Read (start, end) and value of some records with the same columns, and what they are of: kinds and L."""
+def _claim(group: Measured, kind: str, n_layers: int, place: str) -> None:
+    """Note what a new group's records are of; for an old one, say how it differs."""
+    if not group.kind:
+        group.kind, group.n_layers = kind, n_layers
+    elif n_layers != group.n_layers:
+        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
+    else:
+        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+
+
+def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[Head]]:
+    """Read (start, end) and value of some records with the same columns, and what they are of."""
     kind, names, column = _plan(records.values[0], value)
     try:
         places = list(map(itemgetter(*names), records.values))
@@ -199,8 +180,8 @@ def _read(records: Records, value: str | None) -> tuple[list[Span], list[float],
             return [cells[place][1] for place in places], numbers, {head for head, _ in cells.values()}
     except (KeyError, TypeError, ValueError, OverflowError):
         pass  # some record is wrong or unusual: the careful way says which
-    careful = [_read_carefully(record, value) for record in records]
-    return [span for _, span in careful], [record.number(column) for record in records], {head for head, _ in careful}
+    found = [_read_carefully(record, value) for record in records]
+    return [span for _, span, _ in found], [number for *_, number in found], {head for head, _, _ in found}
 
 
 def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
@@ -212,7 +193,7 @@ def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str],
 
 
 @cache
-def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> Cell:
+def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> tuple[Head, Span]:
     """Name a cell.
 
     Raises:
@@ -227,12 +208,13 @@ def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = No
     return (kind, n_layers), (start, end)
 
 
-def _read_carefully(record: Record, value: str | None) -> Cell:
-    kind, names, _ = _plan(record.values, value)
+def _read_carefully(record: Record, value: str | None) -> tuple[Head, Span, float]:
+    kind, names, column = _plan(record.values, value)
     try:
-        return _cell(kind, *(record.get(name, int) for name in names))
+        head, span = _cell(kind, *(record.get(name, int) for name in names))
     except ValueError as error:
         raise RowsError(f"{record.place}: {error}") from None
+    return head, span, record.number(column)
 
 
 def _shown(span: Span) -> str:
