@@ -23,6 +23,8 @@ Logits = NDArray[np.float32]
 
 CPU_TOKENS = 2048
 """Tokens in an automatic batch on a CPU: enough for full speed, small enough for its caches."""
+CPU_ENOUGH = 256
+"""Tokens from which a batch runs at full speed on one CPU core."""
 ACCELERATOR_TOKENS = 32768
 TIE = 1e-5
 """Two logits nearer than this are a tie: rounding could swap them."""
@@ -106,13 +108,29 @@ class Encoded:
             device: where the batches go.
             tokens: tokens in an automatic batch; by default what is fast on the device.
         """
-        tokens = tokens or token_budget(device)
+        most = tokens or token_budget(device)
+        enough = min(most, CPU_ENOUGH) if device.type == "cpu" else most
         order = rows[np.argsort(-self.lengths[rows], kind="stable")]
         start = 0
         while start < len(order):
-            size = batch_size or max(1, tokens // int(self.lengths[order[start]]))
+            size = batch_size or automatic_size(self.lengths[order[start:]], most, enough)
             yield self.batch(order[start : start + size], device)
             start += size
+
+
+def automatic_size(lengths: NDArray[np.int64], most: int, enough: int) -> int:
+    """Choose how many rows make a batch: `enough` tokens, then all rows as long as the last, but never over `most`.
+
+    Rows of one length need no padding and no mask, so a batch rather ends at a change of length than be full.
+
+    Args:
+        lengths: of the rows that are left, longest first.
+        most: tokens that a batch may hold, padding included (one row is always let in).
+        enough: tokens from which a batch is computed at full speed.
+    """
+    room = lengths[: max(1, most // int(lengths[0]))]
+    needed = min(len(room), -(-enough // int(lengths[0])))
+    return int(np.searchsorted(-room, -room[needed - 1], side="right"))
 
 
 def token_budget(device: torch.device) -> int:
