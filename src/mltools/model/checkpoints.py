@@ -4,6 +4,7 @@ safetensors only: nothing is unpickled, no code from a checkpoint runs, and a mi
 an error, never a fresh random one (except a head that is asked for).
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -37,6 +38,7 @@ transformers_logging.disable_progress_bar()
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pkl", "tf_model.h5")
 NO_LIMIT = 1_000_000
 
@@ -139,15 +141,15 @@ def locate(name: str) -> Path:
     Raises:
         NotFoundError: no such folder; the repository is unknown or cannot be reached.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(name))  # noqa: PTH111  pathlib's raises where there is no such user
+    if name and path.is_dir():
         return path
-    if path.exists():
+    if name and path.exists():
         raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS}")
     parent = name.rpartition("/")[0]
     looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or (parent and Path(parent).is_dir())
     if looks_local or not name:
-        raise NotFoundError(f"no such folder: {name}")
+        raise NotFoundError(f"no such folder: {name or shown(name)}")
     return _fetch(name)
 
 
@@ -172,6 +174,10 @@ def check_files(folder: Path, name: str) -> None:
     config = _read_json(folder / "config.json", name)
     if "auto_map" in config:
         raise CheckpointError(f"{name}: config.json asks to run code of its own (auto_map); this is never done")
+    if "quantization_config" in config:
+        raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
     for file in _weight_files(folder, name):
         _check_weights(file, folder, name)
 
@@ -189,6 +195,8 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path, name: str) -> list[Path]:
+    if (folder / INDEX).exists() and (folder / WEIGHTS).exists():
+        raise CheckpointError(f"{name}: has {WEIGHTS} and {INDEX}; one of them is stale: remove it")
     if (folder / INDEX).exists():
         shards = _read_json(folder / INDEX, name).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
@@ -249,6 +257,7 @@ def open_checkpoint(
     fault = next(_faults(checkpoint, info, fresh_head is not None), None)
     if fault is not None:
         raise CheckpointError(f"{name}: {fault}")
+    _check_classes(checkpoint)
     return checkpoint
 
 
@@ -279,10 +288,11 @@ def _open(
         config.label2id = {label: i for i, label in enumerate(fresh_head)}
         config.problem_type = "single_label_classification"
     tokenizer = _load_tokenizer(folder, name)
-    model, info, dtype = _load_model(folder, name, config, fresh_head is not None)
-    saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states")}
+    model, info, dtype = _load_model(folder, name, config)
+    saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states", "return_dict")}
     model.config.use_cache = False
     model.config.output_hidden_states = False
+    model.config.return_dict = True
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     if model.config.pad_token_id != tokenizer.pad_token_id:
@@ -293,9 +303,10 @@ def _open(
             )
         model.config.pad_token_id = tokenizer.pad_token_id
     model.to(device or torch.device("cpu")).eval()
-    stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
-    runner = Runner(model, stack, model.config)
-    parts = find_parts(model, stack, lambda: _short_pass(runner))
+    with _blaming(name, "the model cannot be run"):
+        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+        runner = Runner(model, stack, model.config)
+        parts = find_parts(model, stack, lambda: _short_pass(runner))
     runner.applications = runner.passes = 0
     fresh = frozenset(info["missing_keys"])
     checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh)
@@ -308,22 +319,34 @@ def _short_pass(runner: Runner) -> None:
     runner.forward(Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids)))
 
 
-def _load_config(folder: Path, name: str) -> Any:
+@contextlib.contextmanager
+def _blaming(name: str, what: str) -> Iterator[None]:
+    """Turn whatever transformers raises over a checkpoint into an error that names the checkpoint."""
     try:
+        yield
+    except (UsageError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from None
+    except Exception as error:
+        raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
+
+
+def _load_config(folder: Path, name: str) -> Any:
+    with _blaming(name, "config.json cannot be used"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{name}: config.json cannot be used ({_first_line(error)})") from None
 
 
 def _load_tokenizer(folder: Path, name: str) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # noqa: BLE001  the tokenizers library raises bare Exception
-        raise CheckpointError(f"{name}: no usable tokenizer ({_first_line(error)})") from None
+    with _blaming(name, "no usable tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
+    return tokenizer
 
 
-def _load_model(folder: Path, name: str, config: Any, fresh: bool) -> tuple[Any, dict[str, Any], torch.dtype]:
-    try:
+def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any], torch.dtype]:
+    with _blaming(name, "cannot be loaded as a sequence classifier"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             folder,
             config=config,
@@ -331,27 +354,30 @@ def _load_model(folder: Path, name: str, config: Any, fresh: bool) -> tuple[Any,
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=fresh,
+            ignore_mismatched_sizes=True,  # a head's size may change; `_faults` refuses all else
         )
-    except (ValueError, KeyError, RuntimeError, OSError, TypeError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(f"{name}: cannot be loaded as a sequence classifier ({_first_line(error)})") from None
-    dtype = next(model.parameters()).dtype
-    return model.float(), info, dtype
+        dtype = next(model.parameters()).dtype
+        return model.float(), info, dtype
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
+def _brief(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
 def _faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> Iterator[str]:
-    """Say what makes the weights unusable; a head may be missing if a `fresh` one is wanted."""
-    missing = sorted(info["missing_keys"])
-    if fresh:
-        missing = [key for key in missing if checkpoint.parts.get(key, HEAD) != HEAD]
-    unexpected = [] if fresh and not missing else sorted(info["unexpected_keys"])
-    mismatched = [] if fresh else sorted(str(key) for key in info["mismatched_keys"])
+    """Say what makes the weights unusable; a head may be missing or of another size if a `fresh` one is wanted."""
+
+    def counts(key: str) -> bool:
+        return not fresh or checkpoint.parts.get(key, HEAD) != HEAD
+
+    missing = [key for key in sorted(info["missing_keys"]) if counts(key)]
     if fresh and not missing and _looks_untrained(info, checkpoint):
         missing = sorted(info["missing_keys"])
+    shapes = {key: (tuple(stored), tuple(wanted)) for key, stored, wanted in info["mismatched_keys"] if counts(key)}
+    mismatched = [f"{key} is {shapes[key][0]}, not {shapes[key][1]}" for key in sorted(shapes)]
+    unexpected = sorted(info["unexpected_keys"])
+    if fresh and not missing:
+        unexpected = [key for key in unexpected if _of_a_block(key, checkpoint.stack.path)]
     for what, keys in (("missing", missing), ("of another shape", mismatched), ("not expected", unexpected)):
         if keys:
             hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
@@ -359,6 +385,22 @@ def _faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> Iterat
     bad = [n for n, p in checkpoint.model.named_parameters() if not bool(torch.isfinite(p).all())]
     if bad:
         yield f"{len(bad)} weights hold NaN or infinity (first: {bad[0]})"
+
+
+def _of_a_block(key: str, path: str) -> bool:
+    """Whether an unexpected weight is that of a block, whether or not the base model's prefix is on it."""
+    return any(key.startswith(f"{tail}.") for tail in (path, path.partition(".")[2]) if tail)
+
+
+def _check_classes(checkpoint: Checkpoint) -> None:
+    labels = checkpoint.labels
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise CheckpointError(f"{checkpoint.name}: config.json names two classes {shown(twice)}")
+    if len(labels) < 2:
+        raise CheckpointError(
+            f"{checkpoint.name}: one output only (a regression head?); a classifier needs two classes"
+        )
 
 
 def _looks_untrained(info: dict[str, Any], checkpoint: Checkpoint) -> bool:
