@@ -398,9 +398,7 @@ def _check_classes(checkpoint: Checkpoint) -> None:
     if twice is not None:
         raise CheckpointError(f"{checkpoint.name}: config.json names two classes {shown(twice)}")
     if len(labels) < 2:
-        raise CheckpointError(
-            f"{checkpoint.name}: one output only (a regression head?); a classifier needs two classes"
-        )
+        raise CheckpointError(f"{checkpoint.name}: one output only; a classifier needs two classes")
 
 
 def _looks_untrained(info: dict[str, Any], checkpoint: Checkpoint) -> bool:
