@@ -5,6 +5,9 @@ says so. The statuses are those of DESIGN: 1 failed while running, 2 usage, 3 ro
 4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk.
 """
 
+OUT_OF_MEMORY = "can't allocate memory"
+"""What torch's plain RuntimeError says when the CPU's memory is short."""
+
 
 class MltoolsError(Exception):
     """Something went wrong that a person can mend; `str(error)` is the whole message."""

@@ -30,7 +30,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
 )
 from mltools.cli.app import app
 from mltools.cli.help import root_help
-from mltools.errors import MltoolsError, NotFoundError, ResourceError
+from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
 from mltools.io.records import write_stdout
 from mltools.signals import Terminated, raise_on_sigterm
 
@@ -98,7 +98,7 @@ def _status(error: BaseException) -> int:
             return ResourceError.exit_code
         case OSError():
             return _system_status(error)
-    if type(error).__name__ == "OutOfMemoryError":
+    if type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY in str(error):
         console.error("out of memory on the device; use a smaller --batch-size")
         return ResourceError.exit_code
     return _usage_or_bug(error)

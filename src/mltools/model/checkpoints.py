@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
-from mltools.errors import CheckpointError, NotFoundError, RowsError, UsageError
+from mltools.errors import OUT_OF_MEMORY, CheckpointError, NotFoundError, RowsError, UsageError
 from mltools.io.atomic import atomic_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest
 from mltools.io.rows import Examples, Label, shown
@@ -328,7 +328,9 @@ def _blaming(name: str, what: str) -> Iterator[None]:
         raise
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from None
-    except Exception as error:
+    except Exception as error:  # a broken checkpoint can make it raise anything
+        if OUT_OF_MEMORY in str(error):
+            raise MemoryError from error
         raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
 
 
