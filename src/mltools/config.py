@@ -169,3 +169,27 @@ class CentroidConfig(Settings):
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"crossing": "last"}
     crossing: Crossing = "first"
+
+
+@dataclass(frozen=True)
+class ScoreConfig(Settings):
+    """Settings of `score`."""
+
+    truth: str = ""
+    k: tuple[int, ...] = (1, 2)
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CorrelateConfig(Settings):
+    """Settings of `correlate`. None of `pivot`: `tool` for one value, none for several."""
+
+    value: tuple[str, ...] = ("m_cog",)
+    pivot: str | None = None
+    on: tuple[str, ...] | None = None
+    by: tuple[str, ...] = ()
+    pool: bool = False
+    scale: Literal["none", "minmax"] = "none"
+    method: Literal["spearman", "pearson", "kendall"] = "spearman"
+    seed: int = 1
+    resamples: int = 2000

@@ -24,6 +24,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     probe,
     retrain,
     schema,
+    score,
     states,
     swap,
     windows,

@@ -274,6 +274,45 @@ class CogRecord:
 
 
 @dataclass(frozen=True)
+class ScoreRecord:
+    """How well a tool's layer scores find the layers in which memorisation is known to be (§3.2, Figure 2)."""
+
+    tool: str = column("the tool whose layer scores were judged")
+    k: int = amount("how many of the best layers were looked at")
+    n_groups: int = amount("groups of records (sweeps) judged; the numbers below are means over them")
+    accuracy: float = fraction(
+        "accuracy@k: share of the k best layers that are known layers; layers of equal score share their places evenly"
+    )
+    ci_low: float = fraction("lower end of the 95 % Wilson interval of `accuracy` over groups")
+    ci_high: float = fraction("upper end of it")
+    chance: float = fraction("what `accuracy` would be in a random order: known layers / layers")
+    mean_reciprocal_rank: float = fraction("1 / rank of the best known layer; the same for every k")
+    chance_reciprocal_rank: float = fraction("what it would be in a random order")
+
+
+@dataclass(frozen=True)
+class CorrelationRecord:
+    """How two series agree over the keys that both have a value for (Table 2, Figures 8 and 9)."""
+
+    tool: str = column("correlate")
+    a: str = column("one series: a value of the pivot column, a value's name, or both")
+    b: str = column("the other")
+    pivot: str | None = column("the column whose values are the series; null where the values' names are")
+    value: str = column("what was correlated, e.g. m_cog or score")
+    method: str = column("spearman, pearson or kendall")
+    n: int = amount("pairs of numbers: keys with a value in both series")
+    n_dropped: int = amount("keys with a value in one series only, or an undefined one")
+    correlation: float | None = column("the coefficient; null where `reason` says why", low=-1, high=1)
+    p: float | None = fraction("two-sided p value; null as `correlation`")
+    p_method: str | None = column("permutation (all orders, n up to 8) or asymptotic")
+    p_adjusted: float | None = fraction("p after Benjamini and Hochberg over all records of the run")
+    ci_low: float | None = column("lower end of the 95 % interval; null as `correlation`", low=-1, high=1)
+    ci_high: float | None = column("upper end of it", low=-1, high=1)
+    ci_method: str | None = column("bootstrap (percentiles), or fisher (z, n above 1000)")
+    reason: str | None = column("why numbers are null: n<3, or a is constant, or b is constant")
+
+
+@dataclass(frozen=True)
 class PartOfCheckpoint:
     """The weights of one layer, of the embeddings, or of the head."""
 
