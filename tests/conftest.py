@@ -211,6 +211,11 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @property
+    def program(self) -> str:
+        """The fast `mltools` itself."""
+        return str(self._folder / "mltools")
+
     def __call__(self, script: str, cwd: Path, timeout: float = 120, **environment: str) -> Result:
         path = f"{self._folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(

@@ -1,12 +1,14 @@
 """A shell in which `mltools` starts at once: each call is a fork of a process that has everything imported.
 
-Real argv, real pipes, real exit statuses, only the seconds of importing torch are saved. `python forkserver.py
-SOCKET` serves; the `mltools` placed on PATH hands its arguments, folder, environment and three streams over.
+Real argv, pipes, signals and exit statuses; only the seconds of importing torch are saved. `python forkserver.py
+SOCKET` serves; the `mltools` on PATH hands over its arguments, folder, environment, streams and, later, signals.
 """
 
 import array
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -14,7 +16,7 @@ import traceback
 from pathlib import Path
 
 CLIENT = """#!{python}
-import array, json, os, socket, sys
+import array, json, os, signal, socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.connect({socket!r})
 request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
@@ -22,6 +24,9 @@ s.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIG
 s.sendall(request)
 for fd in (0, 1):
     os.close(fd)
+pid = int.from_bytes(s.recv(8), "big")
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: os.kill(pid, number))
 answer = s.recv(8)
 sys.stderr.close()
 os._exit(int(answer or b"1"))
@@ -52,6 +57,7 @@ def receive(connection: socket.socket) -> tuple[list[int], list[str], str, dict[
 def answer(connection: socket.socket) -> None:
     """Run one request in this (forked) process and tell its status."""
     fds, arguments, folder, environment = receive(connection)
+    connection.sendall(os.getpid().to_bytes(8, "big"))
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
@@ -75,13 +81,15 @@ def answer(connection: socket.socket) -> None:
 
 def serve(path: str) -> None:
     """Answer requests until killed, each in a child of its own."""
-    import accelerate  # noqa: F401
-    import polars  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import sklearn.metrics  # noqa: F401
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
+    from transformers import BertForSequenceClassification  # noqa: F401  as all tiny models of shell tests are
 
+    import mltools.tools
+
+    for module in pkgutil.iter_modules(mltools.tools.__path__, "mltools.tools."):
+        importlib.import_module(module.name)
+    for name in ("mltools.cli", "polars", "scipy.stats", "sklearn.metrics"):
+        importlib.import_module(name)
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX)
