@@ -1,7 +1,10 @@
 """Rows in: every format, and every complaint with its place."""
 
 import gzip
+import hashlib
+import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ from mltools.io.rows import Columns, Examples, Source, iter_rows, read_examples
 ROWS = [{"text": "tall king", "label": "HUM"}, {"text": "old city", "label": "LOC"}]
 
 
-def write(path: Path, data: bytes) -> Path:
+def write(path: Path, data: bytes | bytearray) -> Path:
     path.write_bytes(data)
     return path
 
@@ -89,8 +92,6 @@ def test_nan_is_not_json(tmp_path: Path) -> None:
 def test_blocks_of_any_size_give_the_same_rows(rows: Sequence[dict[str, Any]], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(io_rows, "BLOCK", size)
-        import io
-
         data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert [values for _, _, values in iter_rows(Source("-"))] == list(rows)
@@ -217,17 +218,45 @@ def test_compressed_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_compressed_rows(tmp_path: Path, ending: str, damage: str) -> None:
-    data = b'{"text":"a","label":0}\n' * 1000
-    packed = gzip.compress(data) if ending == ".gz" else zstandard.ZstdCompressor().compress(data)
-    path = write(tmp_path / f"rows.jsonl{ending}", packed[:-9] if damage == "cut" else data)
-    assert "damaged compressed file" in str(failure(path))
+    data = b"".join(b'{"text":"a%d","label":0}\n' % i for i in range(1000))
+    packed = bytearray(pack(data, ending))
+    if damage == "cut":
+        del packed[-9:]
+    else:
+        packed[len(packed) // 2] ^= 0xFF
+    assert "damaged compressed file" in str(failure(write(tmp_path / f"rows.jsonl{ending}", packed)))
 
 
-def test_compressed_rows_without_the_name(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", gzip.compress(b'{"text":"a","label":0}\n'))
-    assert str(failure(path)) == f"{path}:1: this is .gz, not JSON lines; give it as a file whose name ends in .gz"
+def pack(data: bytes, form: str) -> bytes:
+    if form == ".parquet":
+        file = io.BytesIO()
+        pl.DataFrame([json.loads(line) for line in data.splitlines()]).write_parquet(file)
+        return file.getvalue()
+    if form == ".zst":
+        return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+    return gzip.compress(data) if form == ".gz" else data
+
+
+@pytest.mark.parametrize("form", ["", ".gz", ".zst", ".parquet"])
+@pytest.mark.parametrize("way", ["stdin", "another name", "pipe"])
+def test_the_form_shows_in_the_first_bytes(tmp_path: Path, cli: Cli, form: str, way: str) -> None:
+    data = b"".join(b'{"text":"a%d","label":%d}\n' % (i, i % 2) for i in range(200))
+    path = write(tmp_path / "rows.jsonl", data)
+    expected = cli("perturb", path)
+    other = write(tmp_path / "rows.txt", pack(data, form))
+    if way == "stdin":
+        result = cli("perturb", "--provenance", tmp_path / "how.json", stdin=other.read_bytes())
+    elif way == "another name":
+        result = cli("perturb", "--provenance", tmp_path / "how.json", other)
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        with subprocess.Popen(["cp", other, tmp_path / "pipe"]):
+            result = cli("perturb", "--provenance", tmp_path / "how.json", tmp_path / "pipe")
+    assert (result.code, result.records) == (0, expected.records)
+    how = json.loads((tmp_path / "how.json").read_text())
+    assert how["inputs"]["rows"]["sha256"] == hashlib.sha256(other.read_bytes()).hexdigest()
 
 
 def test_missing_file_and_folder(tmp_path: Path, cli: Cli) -> None:

@@ -33,6 +33,9 @@ LabelType = Literal["auto", "str"]
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 16
+PARQUET = ".parquet"
+MAGIC = {b"PAR1": PARQUET, b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+"""How each form of file but plain JSON lines starts."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,33 @@ class _HashingReader(io.RawIOBase):
 
 
 class Source:
-    """An input of rows or records: opens it once, names places in it, and knows its digest once read."""
+    """An input of rows or records: opens it once, knows its form, names places in it, and digests what is read.
+
+    The form (JSON lines, plain or compressed, or Parquet) shows in the first bytes, else in the name.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Remember the path; `-` is standard input. Nothing is opened yet."""
         self.path = str(path)
         self.name = "stdin" if self.path == STDIN else self.path
         self._reader: _HashingReader | None = None
+        self._stream: io.BufferedReader[Any] | None = None
+        self._content: bytes | None = None
         self._digest: str | None = None
 
     @property
+    def form(self) -> str:
+        """One of `.parquet`, `.gz`, `.zst`, or empty for plain JSON lines."""
+        if self._content is not None:
+            return PARQUET
+        start = self._open().peek(4)
+        by_name = next((form for form in MAGIC.values() if self.path.endswith(form)), "")
+        return next((form for magic, form in MAGIC.items() if start.startswith(magic)), by_name)
+
+    @property
     def is_parquet(self) -> bool:
-        """Whether the name says Parquet."""
-        return self.path.endswith(".parquet")
+        """Whether it is Parquet."""
+        return self.form == PARQUET
 
     @property
     def digest(self) -> str:
@@ -95,6 +112,23 @@ class Source:
     def place(self, number: int) -> str:
         """Name the 1-based line (JSONL) or row (Parquet) `number`."""
         return f"{self.name}:{number}"
+
+    def parquet(self) -> str | io.BytesIO:
+        """Give what a Parquet reader can read: the path of a file, or the content of a stream."""
+        if self._content is None and Path(self.path).is_file():
+            self._open().close()
+            self._stream = self._reader = None
+            return self.path
+        if self._content is None:
+            with self._open() as stream:
+                self._content = stream.read()
+        return io.BytesIO(self._content)
+
+    def _open(self) -> "io.BufferedReader[Any]":
+        if self._stream is None:
+            self._reader = _HashingReader(self._open_raw())
+            self._stream = io.BufferedReader(self._reader, BLOCK)
+        return self._stream
 
     def _open_raw(self) -> io.BufferedReader:
         if self.path == STDIN:
@@ -111,11 +145,10 @@ class Source:
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Yield the lines, decompressed, without their ends and a byte-order mark, some at a time as they come."""
-        self._reader = _HashingReader(self._open_raw())
         mark, rest = BOM, b""
         try:
-            with io.BufferedReader(self._reader, BLOCK) as stream:
-                for piece in _decompressed(stream, self.path):
+            with self._open() as stream:
+                for piece in _decompressed(stream, self.form):
                     head, newline, tail = piece.rpartition(b"\n")
                     if not newline:
                         rest += piece
@@ -124,6 +157,8 @@ class Source:
                     mark, rest = b"", tail
         except (gzip.BadGzipFile, EOFError, zlib.error, _zstd_error()) as error:
             raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
+        finally:
+            self._stream = None
         if rest:
             yield _split(rest.removeprefix(mark))
 
@@ -140,11 +175,11 @@ def _zstd_error() -> type[Exception]:
     return EOFError
 
 
-def _decompressed(stream: "io.BufferedReader[Any]", name: str) -> Iterator[bytes]:
-    if name.endswith(".zst"):
+def _decompressed(stream: "io.BufferedReader[Any]", form: str) -> Iterator[bytes]:
+    if form == ".zst":
         yield from _unpack_zstd(stream)
         return
-    plain: Any = gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream
+    plain: Any = gzip.GzipFile(fileobj=stream) if form == ".gz" else stream
     while piece := plain.read1(BLOCK):
         yield piece
 
@@ -214,18 +249,11 @@ def _parse(source: Source, number: int, line: bytes) -> Any:
 
 
 def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
-    kind = next((kind for magic, kind in MAGIC.items() if line.startswith(magic)), None)
-    if kind is not None:
-        return f"this is {kind}, not JSON lines; give it as a file whose name ends in {kind}"
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as fault:
         return f"not UTF-8 (byte {fault.start + 1} of the line is 0x{line[fault.start]:02x}); convert it first"
     return f"not JSON: {error.msg} (column {error.colno})"
-
-
-MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-"""How files that are not JSON lines start."""
 
 
 def read_parquet(source: Source) -> Any:
@@ -240,9 +268,8 @@ def stored_frame(source: Source) -> Any:
     """Read a Parquet file whole, as a polars data frame of the stored types."""
     import polars as pl
 
-    source._open_raw().close()
     try:
-        return pl.read_parquet(source.path)
+        return pl.read_parquet(source.parquet())
     except (pl.exceptions.PolarsError, OSError) as error:
         raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
 
@@ -251,7 +278,7 @@ def parquet_metadata(source: Source) -> dict[str, str]:
     """Read the key-value metadata of a Parquet file."""
     import polars as pl
 
-    return dict(pl.read_parquet_metadata(source.path))
+    return dict(pl.read_parquet_metadata(source.parquet()))
 
 
 def class_names(source: Source, column: str) -> list[str] | None:
