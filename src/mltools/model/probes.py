@@ -103,7 +103,7 @@ def _train_groups(
     result: Ints,
 ) -> Iterator[int]:
     for group in groups:
-        stack = _Stack(states, splits, targets, [jobs[i] for i in group], config)
+        stack = ProbeStack(states, splits, targets, [jobs[i] for i in group], config)
         yield from stack.train()
         result[np.array(group)] = stack.test()
 
@@ -125,7 +125,7 @@ def _groups(jobs: Sequence[Job], states: Tensor, targets: Sequence[Target], conf
     ]
 
 
-class _Stack:
+class ProbeStack:
     """A group of probes trained together: P probes of S splits, batches of B rows, states of width d."""
 
     def __init__(
@@ -204,7 +204,7 @@ class _Stack:
     @torch.no_grad()
     def train(self) -> Iterator[int]:
         """Train, yielding the number of each epoch after it, and keep each probe's best weights."""
-        masks = self._masks()
+        masks = self.masks()
         orders = [np.random.default_rng(purpose_seed(split.seed, "probe batches")) for split in self.splits]
         probes = torch.arange(len(self.targets), device=self.device)[:, None]
         for epoch in range(1, self.config.epochs + 1):
@@ -221,7 +221,7 @@ class _Stack:
         better = (self.best_score > 0)[:, None, None]  # a probe that never scored keeps its last weights
         self.best = [torch.where(better, best, last) for best, last in zip(self.best, self.weights, strict=True)]
 
-    def _masks(self) -> Iterator[Tensor]:
+    def masks(self) -> Iterator[Tensor]:
         """Yield each step's dropout mask, scaled: (1 or P, B, d)."""
         generators = [_generator(split.seed, "probe dropout") for split in self.splits]
         shape, rate = (MASK_STEPS, self.config.batch_size, self.states.shape[1]), self.config.dropout
