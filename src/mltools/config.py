@@ -182,10 +182,10 @@ class ScoreConfig(Settings):
 
 @dataclass(frozen=True)
 class CorrelateConfig(Settings):
-    """Settings of `correlate`. None of `pivot`: `tool` for one value, none for several."""
+    """Settings of `correlate`. Without a pivot the values are the series; `on` None means all tags."""
 
     value: tuple[str, ...] = ("m_cog",)
-    pivot: str | None = None
+    pivot: str | None = "tool"
     on: tuple[str, ...] | None = None
     by: tuple[str, ...] = ()
     pool: bool = False

@@ -14,6 +14,7 @@ from mltools import __version__, console
 from mltools.cli import (  # noqa: F401  each adds its command to `app`
     centroid,
     completion,
+    correlate,
     finetune,
     grads,
     help,

@@ -22,9 +22,9 @@ from mltools.windows import parse_layers
 def score(
     records: options.Records = None,
     truth: Annotated[
-        str,
-        typer.Option("--truth", metavar="LIST|COL", help="The known layers, e.g. 6-7, or the column that holds them."),
-    ] = "",
+        str | None,
+        typer.Option("--truth", metavar="LIST|COL", help="The known layers, e.g. 6-7, or the tag that holds them."),
+    ] = None,
     k: Annotated[
         str | None, typer.Option("-k", metavar="N[,N]", help="How many of the best layers to look at. [default: 1,2]")
     ] = None,

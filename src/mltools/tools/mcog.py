@@ -49,13 +49,22 @@ def mcog(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterato
     """
     for group in measure(records, by):
         tags = group.tags
-        scores = group.scores()
-        try:
-            centre = centre_of_gravity(scores)
-        except ValueError as error:
-            raise RowsError(f"{group.first.place}: no centre of gravity: {error}{_named(tags)}") from None
-        tool = str(tags.pop("tool"))
-        yield CogRecord(tool, group.n_layers, centre, scores, len(group.cells)), tags
+        centre, scores = weigh(group)
+        yield CogRecord(str(tags.pop("tool")), group.n_layers, centre, scores, len(group.cells)), tags
+
+
+def weigh(group: "Measured") -> tuple[float, list[float]]:
+    """Give a group's centre of gravity and its layer scores.
+
+    Raises:
+        RowsError: there is none.
+    """
+    scores = group.scores()
+    try:
+        return centre_of_gravity(scores), scores
+    except ValueError as error:
+        named = ", ".join(f"{name}={value}" for name, value in group.key)
+        raise RowsError(f"{group.first.place}: no centre of gravity: {error} ({named})") from None
 
 
 def layers(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterator[tuple[LayerRecord, dict[str, Any]]]:
@@ -219,7 +228,3 @@ def _read_carefully(record: Record, value: str | None) -> tuple[Head, Span, floa
 
 def _shown(span: Span) -> str:
     return format_layers(range(span[0], span[1] + 1))
-
-
-def _named(tags: dict[str, Any]) -> str:
-    return " (" + ", ".join(f"{key}={value}" for key, value in tags.items()) + ")" if tags else ""

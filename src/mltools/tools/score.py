@@ -5,17 +5,15 @@ Layers of equal score are treated alike: a measure is its mean over all orders i
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import comb, sqrt
+from math import comb
 from typing import Any
 
 from mltools.config import ScoreConfig
 from mltools.errors import RowsError, UsageError
 from mltools.io.records import Records, ScoreRecord
 from mltools.tools.mcog import Measured, measure
+from mltools.tools.statistics import wilson
 from mltools.windows import parse_layers
-
-Z95 = 1.959963984540054
-"""The 97.5th percentile of the normal distribution."""
 
 
 @dataclass
@@ -128,13 +126,7 @@ def reciprocal_rank(scores: Sequence[float], truth: Sequence[int]) -> float:
 
 def _ties(scores: Sequence[float], truth: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield, from the best score down, how many layers have it and how many of those are known."""
-    for value in sorted(set(scores), reverse=True):
-        layers = [layer for layer, score in enumerate(scores, start=1) if score == value]
+    rounded = [float(f"{score:.12g}") for score in scores]  # sums of the same numbers in another order are equal
+    for value in sorted(set(rounded), reverse=True):
+        layers = [layer for layer, score in enumerate(rounded, start=1) if score == value]
         yield len(layers), len(set(layers) & set(truth))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Give Wilson's 95 % interval of a share of n trials; trials may count in part."""
-    centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-    half = Z95 / (1 + Z95**2 / n) * sqrt(share * (1 - share) / n + Z95**2 / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,230 @@
+"""Correlate tools, models, tasks or measures over shared keys (Table 2, Figures 8 and 9). Needs no torch.
+
+Long records in, one record a pair of series out. A series is one value of the pivot column (swap, retrain, …) or
+one of several values; its points are keys, combinations of the columns `on`. The numbers are `tools/statistics.py`'s.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain, combinations, groupby
+from math import fsum, isfinite, nan
+from operator import eq, itemgetter
+from typing import Any
+
+import numpy as np
+
+from mltools.config import CorrelateConfig
+from mltools.errors import RowsError
+from mltools.io.groups import SCALARS, Cells, Groups, tags_of
+from mltools.io.records import CorrelationRecord, Records
+from mltools.tools.mcog import Measured, add, weigh
+from mltools.tools.statistics import adjust, agreement
+
+Key = tuple[Any, ...]
+
+PAIR = "assigned_label"  # of records about one pair of classes; beside them stands a record of all pairs together
+
+
+def correlate(
+    records: Iterable[Records], config: CorrelateConfig = CorrelateConfig()
+) -> Iterator[tuple[CorrelationRecord, dict[str, Any]]]:
+    """Correlate every two series.
+
+    Values are columns of the records (m_cog, score, …) or events (crossing, …: the layer of the record that has
+    that `event`). m_cog and score are made of window and layer records as `mcog` does. Scores are compared layer by
+    layer: `layer` is one of their keys. Records about one pair of classes count only if a column named is theirs.
+
+    Args:
+        records: blocks of records, in any order.
+        config: see `CorrelateConfig`.
+
+    Yields:
+        (record, the columns `by`), for each combination of the columns `by` and each two of its series.
+
+    Raises:
+        RowsError: a record without any of the values or without a key; a key twice in a series, unless pooled;
+            fewer than two series.
+    """
+    reader = _Reader(config)
+    for block in records:
+        for part in block.by_columns():
+            reader.read(part)
+    reader.weigh_sweeps()
+    found = [(by, record) for by, table in reader.tables.items() for record in _pairs(table, config)]
+    if not found:
+        names = sorted({name for table in reader.tables.values() for name in table})
+        raise RowsError(f"nothing to correlate: series {', '.join(names) or 'none'}; two are needed in each table")
+    adjusted = adjust([record.p for _, record in found])
+    for (by, record), p in zip(found, adjusted, strict=True):
+        yield replace(record, p_adjusted=p), dict(zip(config.by, by, strict=True))
+
+
+@dataclass
+class _Series:
+    """The numbers of one series: by tool where they are to be scaled (else all under ""), then by key."""
+
+    cells: dict[str, Cells[Key]] = field(default_factory=dict)
+    undefined: set[Key] = field(default_factory=set)
+
+
+class _Reader:
+    """Enters records into tables: (values of the columns `by`) to name of the series to its numbers."""
+
+    def __init__(self, config: CorrelateConfig) -> None:
+        self.tables: dict[Key, dict[str, _Series]] = {}
+        self._config = config
+        self._on = config.on
+        self._sweeps = Groups(None, Measured)
+        self._scaled = config.scale == "minmax"
+        self._pivot = config.pivot
+
+    def read(self, records: Records) -> None:
+        """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
+        if PAIR not in (*self._config.by, *(self._on or ()), self._pivot):
+            records = records.where(PAIR, lambda label: label is None)
+        if not len(records):
+            return
+        if records.values[0].get("event") is not None:
+            for value in self._config.value:
+                self._enter(records.where("event", partial(eq, value)), value, "layer")
+            return
+        direct = [value for value in self._config.value if value in records.values[0]]
+        for value in direct:
+            kept = records.where("layer", lambda layer: layer != 0) if value == "score" else records
+            self._enter(kept, value, value)
+        if self._is_sweep(records, [value for value in self._config.value if value not in direct]):
+            add(records, self._sweeps)
+        elif not direct:
+            records.record(0).get(self._config.value[0], object)  # says that it is missing
+
+    def _is_sweep(self, records: Records, values: Sequence[str]) -> bool:
+        columns = records.values[0]
+        if columns.get("start") is not None:
+            return "m_cog" in values or "score" in values
+        return "m_cog" in values and "layer" in columns and "score" in columns
+
+    def weigh_sweeps(self) -> None:
+        """Enter the centres of gravity, or the layer scores, of the window and layer records read."""
+        for group in self._sweeps:
+            line, source = [group.first.line], group.first.source
+            if "m_cog" in self._config.value:
+                self._enter(Records(source, line, [{**group.tags, "m_cog": weigh(group)[0]}]), "m_cog", "m_cog")
+            if "score" in self._config.value and group.kind == "window":
+                scores = [{**group.tags, "layer": i, "score": score} for i, score in enumerate(group.scores(), start=1)]
+                self._enter(Records(source, line * len(scores), scores), "score", "score")
+
+    def _enter(self, records: Records, value: str, column: str) -> None:
+        """Enter the numbers in `column`, which are of `value`, into their series."""
+        if not len(records):
+            return
+        heads, on = self._heads(), self._keys(records)
+        for name in (*heads, *on):
+            records.record(0).get(name, SCALARS)
+        try:
+            self._enter_numbers(records.where(column, lambda number: number is not None), value, column, heads, on)
+            for values in records.where(column, lambda number: number is None).values:
+                self._series(_taker(heads)(values), value).undefined.add(_taker(on)(values))
+        except TypeError:  # a list cannot be hashed
+            for record in records:
+                for name in (*heads, *on):
+                    record.get(name, SCALARS)
+            raise
+
+    def _enter_numbers(
+        self, records: Records, value: str, column: str, heads: Sequence[str], on: Sequence[str]
+    ) -> None:
+        numbers = list(map(itemgetter(column), records.values))
+        if not (set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers))):
+            numbers = [record.number(column) for record in records]
+        keys = list(map(_taker(on), records.values))
+        start = 0
+        for head, run in groupby(map(_taker(heads), records.values)):
+            stop = start + len(list(run))
+            cells = self._series(head, value).cells.setdefault(head[-1] if self._scaled else "", Cells())
+            repeated = cells.enter(keys[start:stop], numbers[start:stop], repeats=self._config.pool)
+            if repeated is not None:
+                key = ", ".join(f"{name}={part}" for name, part in zip(on, keys[start + repeated], strict=True))
+                raise RowsError(
+                    f"{records.record(start + repeated).place}: {value} again for {key}; name the column that tells "
+                    "the records apart with --on, or average them with --pool"
+                )
+            start = stop
+
+    def _heads(self) -> list[str]:
+        """Name the columns that say which series a record belongs to."""
+        return [*self._config.by, *filter(None, [self._pivot]), *(["tool"] if self._scaled else [])]
+
+    def _series(self, head: Key, value: str) -> _Series:
+        n = len(self._config.by)
+        names = [str(head[n])] if self._pivot else []
+        if not names or len(self._config.value) > 1:
+            names.append(value)
+        return self.tables.setdefault(head[:n], {}).setdefault(" ".join(names), _Series())
+
+    def _keys(self, records: Records) -> tuple[str, ...]:
+        """Name the key columns: those given, else all tags that are neither pivot nor `by`; and `layer` for scores."""
+        record = records.record(0)
+        if self._on is None:
+            others = {"tool", "part", "target", self._pivot, *self._config.by}
+            self._on = tuple(name for name in tags_of(record) if name not in others and record.values[name] is not None)
+        layer = ("layer",) if "score" in self._config.value and "layer" not in self._on else ()
+        if not (self._on or layer):
+            raise RowsError(f"{record.place}: no tags to match records on; name the key columns with --on")
+        return (*self._on, *layer)
+
+
+def _taker(names: Sequence[str]) -> Callable[[dict[str, Any]], Key]:
+    """Build the function from a record's columns to the tuple of those named."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: tuple(values[name] for name in names)
+
+
+def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[CorrelationRecord]:
+    """Correlate every two series of a table."""
+    names = sorted(table) if config.pivot else [value for value in config.value if value in table]
+    columns = {name: _numbers(table[name], config) for name in names}
+    places = {key: place for place, key in enumerate(dict.fromkeys(chain.from_iterable(columns.values())))}
+    filled = {name: np.full(len(places), np.nan) for name in names}
+    has = {name: np.zeros(len(places), bool) for name in names}
+    for name, numbers in columns.items():
+        at = np.fromiter(map(places.__getitem__, numbers), np.int64, len(numbers))
+        filled[name][at] = np.fromiter(numbers.values(), np.float64, len(numbers))
+        has[name][at] = True
+    for a, b in combinations(names, 2):
+        both = np.isfinite(filled[a]) & np.isfinite(filled[b])
+        n = int(both.sum())
+        result = agreement(
+            filled[a][both], filled[b][both], config.method, seed=config.seed, resamples=config.resamples
+        )
+        yield CorrelationRecord(
+            tool="correlate",
+            a=a,
+            b=b,
+            pivot=config.pivot,
+            value=",".join(config.value),
+            method=config.method,
+            n=n,
+            n_dropped=int((has[a] | has[b]).sum()) - n,
+            p_adjusted=None,
+            **asdict(result),
+        )
+
+
+def _numbers(series: _Series, config: CorrelateConfig) -> dict[Key, float]:
+    """Give a series' number of each key, scaled and averaged as said; NaN where undefined."""
+    merged: Cells[Key] = Cells()
+    for cells in series.cells.values():
+        means = cells.means()
+        numbers = _minmax(list(means.values())) if config.scale == "minmax" else list(means.values())
+        merged.enter(list(means), numbers, repeats=True)
+    if merged.again and not config.pool:
+        raise RowsError("several tools have a value for the same key; add tool to --on, or average them with --pool")
+    return {**dict.fromkeys(series.undefined, nan), **merged.means()}
+
+
+def _minmax(numbers: Sequence[float]) -> list[float]:
+    """Scale numbers to 0-1; NaN if all are equal."""
+    low, high = min(numbers), max(numbers)
+    return [(number - low) / (high - low) if high > low else nan for number in numbers]
