@@ -44,20 +44,14 @@ NO_LIMIT = 1_000_000
 
 
 @dataclass
-class Checkpoint:
-    """An opened checkpoint: the live model in float32 (or as asked), its tokenizer, blocks and parts."""
+class Outline:
+    """What a checkpoint is without its weights: the model (perhaps on the meta device), its tokenizer and blocks."""
 
     name: str
     folder: Path
     model: Any
     tokenizer: Any
     stack: BlockStack
-    runner: Runner
-    parts: dict[str, Part]
-    saved_dtype: torch.dtype
-    saved_settings: dict[str, Any]
-    fresh: frozenset[str] = frozenset()
-    """Weights that were not in the files, so are random: of a fresh head."""
 
     @property
     def n_layers(self) -> int:
@@ -97,6 +91,18 @@ class Checkpoint:
         if isinstance(positions, int) and positions > 0:
             limits.append(positions - _position_offset(self.model, positions))
         return min(limits)
+
+
+@dataclass
+class Checkpoint(Outline):
+    """An opened checkpoint: the live model in float32 (or as asked), its tokenizer, blocks and parts."""
+
+    runner: Runner
+    parts: dict[str, Part]
+    saved_dtype: torch.dtype
+    saved_settings: dict[str, Any]
+    fresh: frozenset[str] = frozenset()
+    """Weights that were not in the files, so are random: of a fresh head."""
 
     def head_modules(self) -> list[nn.Module]:
         """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""
@@ -172,8 +178,12 @@ def check_files(folder: Path, name: str) -> None:
         CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
     """
     config = _read_json(folder / "config.json", name)
-    if "auto_map" in config:
-        raise CheckpointError(f"{name}: config.json asks to run code of its own (auto_map); this is never done")
+    settings = {"config.json": config}
+    if (folder / "tokenizer_config.json").exists():
+        settings["tokenizer_config.json"] = _read_json(folder / "tokenizer_config.json", name)
+    for file_name, values in settings.items():
+        if values.get("auto_map"):
+            raise CheckpointError(f"{name}: {file_name} asks to run code of its own (auto_map); this is never done")
     if "quantization_config" in config:
         raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
     if (folder / ADAPTER).exists():
@@ -261,6 +271,22 @@ def open_checkpoint(
     return checkpoint
 
 
+def open_outline(name: str, blocks: str | None = None) -> Outline:
+    """Open a checkpoint without reading a weight, for its shapes and its tokenizer.
+
+    Raises:
+        NotFoundError, CheckpointError: as `open_checkpoint`, where no weight need be looked at.
+    """
+    folder = locate(name)
+    check_files(folder, name)
+    config = _load_config(folder, name)
+    with _blaming(name, "cannot be loaded as a sequence classifier"):
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+    return Outline(name, folder, model, _load_tokenizer(folder, name), stack)
+
+
 def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint, list[str]]:
     """Open a checkpoint for a look at it, with or without a head, on the CPU; else as `open_checkpoint`.
 
@@ -293,8 +319,6 @@ def _open(
     model.config.use_cache = False
     model.config.output_hidden_states = False
     model.config.return_dict = True
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     if model.config.pad_token_id != tokenizer.pad_token_id:
         if model.config.pad_token_id is not None:
             console.warn(
@@ -344,6 +368,8 @@ def _load_tokenizer(folder: Path, name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
 
@@ -536,8 +562,9 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenanc
     try:
         for key, value in checkpoint.saved_settings.items():
             setattr(config, key, value)
-        config.dtype = checkpoint.saved_dtype
         model.save_pretrained(folder, state_dict=state)
+        config.dtype = checkpoint.saved_dtype  # else it says the type in memory
+        config.save_pretrained(folder)
     finally:
         for key, value in in_memory.items():
             setattr(config, key, value)
