@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from itertools import groupby, repeat
+from itertools import compress, groupby, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -291,6 +292,66 @@ class ScoreRecord:
 
 
 @dataclass(frozen=True)
+class SplitRecord:
+    """One half split that --dry-run of `generalise` lists instead of training it."""
+
+    tool: str = column("generalise")
+    split: int = amount("number of the half split, from 1")
+    steps: int = amount("optimiser steps")
+    n_train: int = amount("rows trained on")
+    n_rows: int = amount("rows classified")
+
+
+@dataclass(frozen=True)
+class HalfRecord:
+    """One row under one half split of `generalise`: what a model trained on half of the rows says of it."""
+
+    tool: str = column("generalise")
+    split: int = amount("number of the half split, from 1 (--run)")
+    id: int | str = column("id of the row")
+    noisy: bool = column("whether the row's label was perturbed")
+    inside: bool = column("whether the row was in the half trained on")
+    probability: float = fraction("probability of the row's label")
+    correct: bool = column("whether the label was the most probable class")
+    classes: int = amount("number of classes, C")
+    run: str | None = column("digest of the settings and inputs that all splits share", None)
+
+
+@dataclass(frozen=True)
+class GeneralisationRecord:
+    """One row over all half splits (§6, released-code §1.10)."""
+
+    tool: str = column("generalise")
+    id: int | str = column("id of the row")
+    noisy: bool = column("whether the row's label was perturbed")
+    n_in: int = amount("splits that trained on the row")
+    n_out: int = amount("splits that held it out")
+    generalisation: float | None = fraction("mean probability of its label when held out; null if it never was")
+    training_memorisation: float | None = column(
+        "share of splits with the row inside that classify it as its label, less the same outside; null if it was "
+        "never inside or never outside",
+        low=-1,
+        high=1,
+    )
+
+
+@dataclass(frozen=True)
+class GeneralisationScoreRecord:
+    """The generalisation score of a task: a share of its rows (§6)."""
+
+    tool: str = column("generalise")
+    generalisation_score: float | None = fraction("the score of `definition`; null if no row was ever held out")
+    noisy_score: float | None = fraction("the same share of the noisy rows; null if there are none")
+    clean_score: float | None = fraction("the same share of the clean rows; null if there are none")
+    chance: float = fraction("1 / classes")
+    classes: int = amount("number of classes, C")
+    n_rows: int = amount("rows that count: those held out at least once")
+    n_left_out: int = amount("rows that were never held out")
+    n_splits: int = amount("half splits")
+    definition: str = column("what the score is, in words, since the released code lacks this step")
+
+
+@dataclass(frozen=True)
 class CorrelationRecord:
     """How two series agree over the keys that both have a value for (Table 2, Figures 8 and 9)."""
 
@@ -531,11 +592,22 @@ class Records:
         return map(Record, repeat(self.source), self.lines, self.values)
 
     def where(self, column: str, keep: Callable[[Any], bool]) -> "Records":
-        """Leave out the records that have the column and whose value there is not to be kept."""
-        kept = [i for i, values in enumerate(self.values) if column not in values or keep(values[column])]
-        if len(kept) == len(self.values):
+        """Take the records whose value in a column is to be kept; all of them, where they lack the column.
+
+        The records have the same columns (`by_columns`).
+        """
+        if not self.values or column not in self.values[0]:
             return self
-        return Records(self.source, [self.lines[i] for i in kept], [self.values[i] for i in kept])
+        kept = list(map(keep, map(itemgetter(column), self.values)))
+        if all(kept):
+            return self
+        return Records(self.source, list(compress(self.lines, kept)), list(compress(self.values, kept)))
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield of each record the values in some columns, all of which it has."""
+        if not names:
+            return repeat((), len(self))
+        return zip(*(map(itemgetter(name), self.values) for name in names), strict=True)
 
     def by_columns(self) -> Iterator["Records"]:
         """Split where the names of the columns change."""

@@ -4,7 +4,7 @@ Long records in, one record a pair of series out. A series is one value of the p
 one of several values; its points are keys, combinations of the columns `on`. The numbers are `tools/statistics.py`'s.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, combinations, groupby
@@ -122,9 +122,13 @@ class _Reader:
         for name in (*heads, *on):
             records.record(0).get(name, SCALARS)
         try:
-            self._enter_numbers(records.where(column, lambda number: number is not None), value, column, heads, on)
-            for values in records.where(column, lambda number: number is None).values:
-                self._series(_taker(heads)(values), value).undefined.add(_taker(on)(values))
+            numbers = list(map(itemgetter(column), records.values))
+            if None in numbers:
+                undefined = records.where(column, lambda number: number is None)
+                for head, key in zip(undefined.columns(heads), undefined.columns(on), strict=True):
+                    self._series(head, value).undefined.add(key)
+                records = records.where(column, lambda number: number is not None)
+            self._enter_numbers(records, value, column, heads, on)
         except TypeError:  # a list cannot be hashed
             for record in records:
                 for name in (*heads, *on):
@@ -137,9 +141,9 @@ class _Reader:
         numbers = list(map(itemgetter(column), records.values))
         if not (set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers))):
             numbers = [record.number(column) for record in records]
-        keys = list(map(_taker(on), records.values))
+        keys = list(records.columns(on))
         start = 0
-        for head, run in groupby(map(_taker(heads), records.values)):
+        for head, run in groupby(records.columns(heads)):
             stop = start + len(list(run))
             cells = self._series(head, value).cells.setdefault(head[-1] if self._scaled else "", Cells())
             repeated = cells.enter(keys[start:stop], numbers[start:stop], repeats=self._config.pool)
@@ -172,13 +176,6 @@ class _Reader:
         if not (self._on or layer):
             raise RowsError(f"{record.place}: no tags to match records on; name the key columns with --on")
         return (*self._on, *layer)
-
-
-def _taker(names: Sequence[str]) -> Callable[[dict[str, Any]], Key]:
-    """Build the function from a record's columns to the tuple of those named."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda values: tuple(values[name] for name in names)
 
 
 def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[CorrelationRecord]:
