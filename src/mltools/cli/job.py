@@ -17,7 +17,11 @@ from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
 from mltools.options import one_of, parse_names, parse_tags
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
+
+    from mltools.model.cost import Shape, WorkItem
 
 PRESETS = ("paper", "released-code")
 
@@ -42,6 +46,14 @@ def rows_source(rows: str | None) -> Source:
 def preset(name: str) -> str:
     """Check the name of a preset."""
     return one_of("--preset", name, PRESETS)
+
+
+def shape_of(checkpoint: str, examples: Examples, max_length: int, blocks: str | None) -> "Shape":
+    """Read what decides the cost of a checkpoint on rows, for --dry-run."""
+    from mltools.model.checkpoints import open_outline
+    from mltools.model.cost import read_shape
+
+    return read_shape(open_outline(checkpoint, blocks), examples, max_length)
 
 
 def device_for(name: str) -> "torch.device":
@@ -132,6 +144,33 @@ class Job:
         with RecordWriter(self.out, self.tags, keep_going=keep_going or bool(self._others)) as writer:
             yield writer
             writer.provenance = self.provenance
+
+    def plan(
+        self, shape: "Shape", items: "Iterable[WorkItem]", device: str, threads: int | None, **facts: object
+    ) -> None:
+        """Print the work items and what each would cost, for --dry-run.
+
+        Args:
+            shape: the model and the rows.
+            items: the work, counted.
+            device: --device.
+            threads: --threads.
+            facts: more for the summary.
+        """
+        from mltools.model.cost import measure_rate, price
+        from mltools.model.device import set_threads
+
+        set_threads(threads, shape.width)
+        rate = measure_rate(shape.width, device_for(device))
+        seconds = 0.0
+        with RecordWriter(None, self.tags) as writer:
+            for record in price(self.tool, shape, items, rate):
+                writer.write(record)
+                seconds += record.seconds
+        console.summary(
+            f"{self.tool} --dry-run",
+            {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9, **facts},
+        )
 
     def finish(self, **facts: object) -> None:
         """Write --provenance and print the summary line."""

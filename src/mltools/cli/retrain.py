@@ -103,14 +103,13 @@ def retrain(
 
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
+    if dry_run:
+        shape = job.shape_of(noisy, examples, config.max_length, blocks)
+        task.plan(shape, plan(examples, shape, parse_windows(layers or [], shape.n_layers), config), device, threads)
+        return
     place = job.device_for(device)
     base = open_checkpoint(noisy, device=place, blocks=blocks)
     windows = parse_windows(layers or [], base.n_layers)
-    if dry_run:
-        with task.records() as writer:
-            for item in plan(examples, windows, base.n_layers, config):
-                writer.write(item)
-        return
     fresh = open_checkpoint(pretrained, device=place, blocks=blocks, fresh_head=base.labels)
     task.inputs.update(noisy=base.digest(), pretrained=fresh.digest())
     set_threads(threads, base.width)

@@ -16,7 +16,7 @@ from mltools.errors import UsageError
     "swap",
     "mltools swap noisy/ clean/ noisy.jsonl > swap.jsonl",
     "mltools swap noisy/ clean/ noisy.jsonl --layers 1-3 --write mixed/",
-    writes=("window",),
+    writes=("window", "work"),
 )
 def swap(
     noisy: options.NoisyArg,
@@ -38,6 +38,7 @@ def swap(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
     tag: options.Tag = None,
     per_row: options.PerRow = None,
     out: options.Out = None,
@@ -68,12 +69,16 @@ def swap(
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
-    from mltools.tools.swap import SwapResult, write_mixed, write_per_row
+    from mltools.tools.swap import SwapResult, plan, write_mixed, write_per_row
     from mltools.tools.swap import swap as tool
 
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
     place = job.device_for(device)
+    if dry_run:
+        shape = job.shape_of(noisy, examples, config.max_length, blocks)
+        task.plan(shape, plan(shape, parse_windows(layers or [], shape.n_layers)), device, threads)
+        return
     base = open_checkpoint(noisy, device=place, blocks=blocks)
     donor = open_checkpoint(clean, device=place, blocks=blocks)
     task.inputs.update(noisy=base.digest(), clean=donor.digest())

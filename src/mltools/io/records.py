@@ -104,13 +104,18 @@ class WindowRecord:
 
 @dataclass(frozen=True)
 class WorkRecord:
-    """One work item that --dry-run lists instead of doing it."""
+    """One work item, which one call can do alone, that --dry-run lists instead of doing it. See docs/costs.md."""
 
     tool: str = column("the tool that would run")
-    window: str = column("the window as a layer list")
+    item: str = column("the options that make the command do this item alone; empty if it is all one item")
     layers: int = amount("number of layers of the model, L")
+    rows: int = amount("rows")
+    tokens_per_row: float | None = amount("mean length of a row in tokens; null where no model is run")
     steps: int = amount("optimiser steps")
     applications: int = amount("forward layer applications: one block on one row is 1")
+    operations: float = amount("floating-point operations, of backward passes too")
+    seconds: float = amount("operations over the rate of matrix products measured here")
+    bytes: int = amount("memory that weights, gradients, moments and kept states take; a batch comes on top")
 
 
 @dataclass(frozen=True)

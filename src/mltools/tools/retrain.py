@@ -17,10 +17,11 @@ from mltools.config import RetrainConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.groups import SCALARS
-from mltools.io.records import Record, Tags, WindowRecord, WorkRecord, known_columns
+from mltools.io.records import Record, Tags, WindowRecord, known_columns
 from mltools.io.rows import Examples
 from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoints import Checkpoint, check_same, target_indices
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import CHECK_TOLERANCE, Batch, Logits, predict, predictions, self_check
 from mltools.model.training import (
     Schedule,
@@ -122,17 +123,30 @@ def split_rows(examples: Examples, seed: int) -> Split:
     return Split(noisy, clean[: len(noisy)], clean[len(noisy) :])
 
 
-def plan(examples: Examples, windows: Iterable[Window], n_layers: int, config: RetrainConfig) -> Iterator[WorkRecord]:
-    """List windows in the order of the sweep, with the cost of each, for --dry-run."""
-    split = split_rows(examples, config.seed)
-    steps = config.epochs * _schedule(config).steps_per_epoch(len(split.train))
-    entered = 1
-    for window in in_order(windows, n_layers):
-        above = 1 if _caching(config) is False else window.start
-        rows = config.epochs * len(split.train) + len(examples)
-        below = len(examples) * (window.start - 1) if _caching(config) and window.start != entered else 0
-        entered = window.start
-        yield WorkRecord("retrain", str(window), n_layers, steps, rows * (n_layers - above + 1) + below)
+def plan(
+    examples: Examples, shape: Shape, windows: Iterable[Window], config: RetrainConfig = RetrainConfig()
+) -> Iterator[WorkItem]:
+    """List windows in the order of the sweep, with the cost of each alone.
+
+    In one run, windows that start at the same layer share the states that enter it.
+    """
+    split, caching = split_rows(examples, config.seed), _caching(config)
+    trained = config.epochs * len(split.train)
+    for window in in_order(windows, shape.n_layers):
+        above = shape.n_layers - window.start + 1
+        below = window.start - 1
+        yield WorkItem(
+            f"--layers {window}",
+            rows=len(examples),
+            steps=config.epochs * _schedule(config).steps_per_epoch(len(split.train)),
+            applications=trained * (above if caching else shape.n_layers) + len(examples) * (above + below),
+            backward=trained * (above + window.width)
+            if config.clip_scope == "trainable"
+            else trained * 2 * shape.n_layers,
+            models=3,
+            copies=3 * window.width,
+            states=shape.tokens if caching and below else 0,
+        )
 
 
 def _caching(config: RetrainConfig) -> bool:

@@ -21,6 +21,7 @@ from mltools.io.records import WindowRecord
 from mltools.io.rows import Examples
 from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint, target_indices
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE, Batch, Encoded, Recording, self_check
 from mltools.windows import Window, all_windows
 
@@ -113,6 +114,17 @@ def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
             if f"{path}.{name}" not in names:
                 parameter.copy_(others[name])
     return replace(clean, stack=BlockStack(path, modules))
+
+
+def plan(shape: Shape, windows: Sequence[Window]) -> Iterator[WorkItem]:
+    """List windows with the cost of each alone: NOISY once, then from the window's first layer on once more.
+
+    In one run they share work: L(L+1)(L+2)/6 + L applications a row for all windows of L layers.
+    """
+    rows = len(shape.lengths)
+    for window in windows:
+        layers = shape.n_layers + shape.n_layers - window.start + 1
+        yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
 
 
 def _predict(

@@ -1,0 +1,118 @@
+"""What work would cost, without doing it or reading a weight: --dry-run.
+
+Work is counted in layer applications (one block on one row is 1), as the tools count them. From there:
+
+- operations of one forward application to a row of t tokens: 2·W·t + 4·d·t², where W is the number of matrix weights
+  of a block (the mean over blocks) and d the width. Rows differ in length: the means of t and t² are used.
+- a backward pass through a frozen block costs one forward application, through a trained one two.
+- seconds: operations over the rate of matrix products of the model's width, measured for 0.2 s on the same device and
+  threads. It is a lower bound: real runs reach half to nine tenths of that rate, and take seconds to start.
+- bytes: the weights of the models in memory at once (4 a weight), gradients and moments, and the states that are kept
+  (4·d a token). The activations of a batch come on top.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mltools.io.records import WorkRecord
+from mltools.io.rows import Examples
+from mltools.model.checkpoints import Outline
+
+MEASURE_SECONDS = 0.2
+MEASURE_TOKENS = 2048
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the cost of a model on rows; `lengths` is each row's number of tokens."""
+
+    n_layers: int
+    width: int
+    block_weights: float
+    block_matrix_weights: float
+    weights: int
+    lengths: NDArray[np.int64]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return int(self.lengths.sum())
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of one forward application, mean over rows."""
+        if not len(self.lengths):
+            return 0.0
+        tokens = self.lengths.astype(np.float64)
+        return float(2 * self.block_matrix_weights * tokens.mean() + 4 * self.width * (tokens**2).mean())
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """Work that one call can do alone, counted.
+
+    `options` make the command do just this item. `backward` is backward work, in forward applications; `operations`
+    are those outside the blocks. In memory at once are `models` models, `copies` further copies of a block's weights
+    (a gradient, two moments), and `states` states of one token.
+    """
+
+    options: str = ""
+    rows: int = 0
+    steps: int = 0
+    applications: int = 0
+    backward: int = 0
+    operations: float = 0.0
+    models: int = 1
+    copies: int = 0
+    states: int = 0
+
+
+def read_shape(checkpoint: Outline, examples: Examples, max_length: int) -> Shape:
+    """Read the shapes of a checkpoint and count the tokens of rows."""
+    own = [parameter for module in checkpoint.stack.modules for parameter in module.parameters()]
+    return Shape(
+        n_layers=checkpoint.n_layers,
+        width=checkpoint.width,
+        block_weights=sum(p.numel() for p in own) / checkpoint.n_layers,
+        block_matrix_weights=sum(p.numel() for p in own if p.dim() > 1) / checkpoint.n_layers,
+        weights=sum(p.numel() for p in checkpoint.model.parameters()),
+        lengths=checkpoint.encode(examples, max_length).lengths,
+    )
+
+
+def measure_rate(width: int, device: torch.device) -> float:
+    """Measure the rate of matrix products of this width: floating-point operations a second, the best of 0.2 s."""
+    left = torch.randn(MEASURE_TOKENS, width, device=device)
+    right = torch.randn(width, 4 * width, device=device)
+    operations = 2 * left.numel() * right.shape[1]
+    best, end = 0.0, time.perf_counter() + MEASURE_SECONDS
+    while not best or time.perf_counter() < end:
+        start = time.perf_counter()
+        (left @ right)[0, 0].item()  # waits for the device
+        best = max(best, operations / (time.perf_counter() - start))
+    return best
+
+
+def price(tool: str, shape: Shape, items: Iterable[WorkItem], rate: float) -> Iterator[WorkRecord]:
+    """Turn counted work into operations, seconds and bytes, at a rate of operations a second."""
+    for item in items:
+        operations = (item.applications + item.backward) * shape.operations + item.operations
+        numbers = item.models * shape.weights + item.copies * shape.block_weights + item.states * shape.width
+        yield WorkRecord(
+            tool=tool,
+            item=item.options,
+            layers=shape.n_layers,
+            rows=item.rows,
+            tokens_per_row=shape.tokens / len(shape.lengths) if len(shape.lengths) else None,
+            steps=item.steps,
+            applications=item.applications,
+            operations=operations,
+            seconds=operations / rate,
+            bytes=int(FLOAT_BYTES * numbers),
+        )
