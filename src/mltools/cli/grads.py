@@ -16,7 +16,7 @@ from mltools.config import PARTS, GradsConfig, resolve
     "grads",
     "mltools grads noisy/memorised noisy.jsonl --frozen frozen/ > grads.jsonl",
     "mltools grads noisy/memorised noisy.jsonl --objective logit --norm l2 | mltools mcog",
-    writes=("grad",),
+    writes=("grad", "work"),
 )
 def grads(
     checkpoint: options.CheckpointArg,
@@ -57,6 +57,7 @@ def grads(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
     tag: options.Tag = None,
     out: options.Out = None,
     force: options.Force = False,
@@ -89,9 +90,14 @@ def grads(
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import locate
     from mltools.tools.grads import grads as tool
+    from mltools.tools.grads import plan
 
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
+    if dry_run:
+        shape = job.shape_of(checkpoint, examples, config.max_length, blocks)
+        task.plan(shape, [plan(shape, examples, config, models=2 if frozen else 1)], device, threads)
+        return
     for role, name in (("checkpoint", checkpoint), ("frozen", frozen)):
         if name is not None:
             task.inputs[role] = {"path": name, "sha256": folder_digest(locate(name))}

@@ -26,11 +26,12 @@ from mltools.io.rows import shown as in_json
 from mltools.io.tensors import open_tensors, write_tensors
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
 from mltools.model.checkpoints import Checkpoint, check_same, open_checkpoint, target_indices
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
 from mltools.model.inference import Encoded, self_check
 from mltools.model.training import cross_entropy_sum
 
-CPU_TOKENS = 512
+CPU_TOKENS = 128
 ACCELERATOR_TOKENS = 8192
 """Tokens in an automatic batch: fewer than for inference, since the backward pass keeps every block's activations."""
 
@@ -128,6 +129,14 @@ def grads(
     yield from records(tensors, own, other, rows, config)
 
 
+def plan(shape: Shape, examples: Examples, config: GradsConfig = GradsConfig(), *, models: int = 1) -> WorkItem:
+    """Count the work: a forward and a backward pass of each of `models` checkpoints over the rows of both groups."""
+    noisy, clean = choose_rows(examples, config)
+    rows = len(noisy) + (len(clean) if clean is not None else 0)
+    applications = models * rows * shape.n_layers
+    return WorkItem(rows=rows, applications=applications, backward=2 * applications, copies=2 * shape.n_layers)
+
+
 def find_tensors(checkpoint: Checkpoint, config: GradsConfig) -> Tensors:
     """Find which tensors of the blocks count, by part.
 
@@ -200,26 +209,32 @@ def measure(
         if clean is not None or save is not None:
             _set_aside(parameters, aside / "noisy")
         if clean is not None:
-            _clear(parameters)
+            for parameter in parameters.values():
+                _gradient(parameter).zero_()
             _backward(checkpoint, encoded, targets, clean, config, progress)
             if save is not None:
                 _set_aside(parameters, aside / "clean")
             clean_sums = _sums(parameters)
             _subtract_from(parameters, aside / "noisy")
             found = Gradients(found.noisy, clean_sums, _sums(parameters))
-        _clear(parameters)
+        for parameter in parameters.values():
+            parameter.grad = None
         if save is not None:
             _save(save, aside, provenance or Provenance("grads", {}))
     return found
 
 
 def _block_parameters(checkpoint: Checkpoint) -> dict[str, nn.Parameter]:
-    """Give the blocks' parameters by name, and let only those have gradients."""
+    """Give the blocks' parameters by name, and let only those have gradients, from 0.
+
+    They are made before the first pass, since memory falls to pieces if they come between its activations.
+    """
     found = {}
     for name, parameter in checkpoint.model.named_parameters():
         in_block = isinstance(checkpoint.parts[name], int)
         parameter.requires_grad_(in_block)
         if in_block:
+            parameter.grad = torch.zeros_like(parameter)
             found[name] = parameter
     return found
 
@@ -263,12 +278,8 @@ def _objective(logits: Tensor, targets: Tensor, config: GradsConfig) -> Tensor:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-
-
-def _clear(parameters: Mapping[str, nn.Parameter]) -> None:
-    for parameter in parameters.values():
-        parameter.grad = None
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def _sums(parameters: Mapping[str, nn.Parameter]) -> Sums:
@@ -302,7 +313,7 @@ def _subtract_from(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
     with open_tensors(path) as file:
         for name, parameter in parameters.items():
             gradient = _gradient(parameter)
-            parameter.grad = gradient.neg_().add_(file.get_tensor(name).to(gradient.device))
+            gradient.neg_().add_(file.get_tensor(name).to(gradient.device))
 
 
 def _save(path: Path, aside: Path, provenance: Provenance) -> None:
