@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mltools.tools.plot import Panel
     from mltools.tools.plot_text import Colors
 
-KINDS = ("heatmap", "layers")
+KINDS = ("heatmap", "layers", "probe", "centroid", "events", "matrix")
 
 
 @command(
@@ -49,8 +49,9 @@ def plot(
     """Draw records: as text on stdout, or as a picture with -o (needs matplotlib).
 
     heatmap is the window matrix of swap or retrain: in row w, column l stands the mean error over the windows of w
-    layers that hold layer l. layers is a bar a layer, from window or layer records of any tool. Each group of
-    records (tool and tags) becomes a panel.
+    layers that hold layer l. layers is a bar a layer, from window or layer records of any tool. probe and centroid
+    are curves over layers. events marks the layers that centroid --events, probe --events and mcog give, a row a
+    group. matrix is a table of correlate. Each group of records (tool and tags) becomes a panel.
     """
     options.one_of("KIND", kind, KINDS)
     figure = None if out is None or str(out) == STDIN else out
@@ -78,7 +79,10 @@ def _panels(
             raise UsageError(f"{option} is for {owner}, not for {kind}")
     if kind == "heatmap":
         return tool.heatmap(records, by, value or "memorisation_error")
-    return tool.layers(records, by, overlay)
+    if kind == "layers":
+        return tool.layers(records, by, overlay)
+    draw = {"probe": tool.probe, "centroid": tool.centroid, "events": tool.events, "matrix": tool.matrix}
+    return draw[kind](records, by)
 
 
 def _write_text(panels: "list[Panel]") -> None:

@@ -3,17 +3,18 @@
 `plot_text` draws panels as text, `plot_figure` as pictures. Layers count from 1 in every panel; 0 is the embeddings.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from mltools.errors import RowsError, UsageError
-from mltools.io.groups import Group
-from mltools.io.records import Records
+from mltools.io.groups import Cells, Group, Groups
+from mltools.io.records import Record, Records
 from mltools.tools.mcog import Measured, centre_of_gravity, measure
 from mltools.windows import window_means
 
-Cells = list[list[float | None]]
+Table = list[list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Grid:
     rows: list[str]
     column_axis: str
     columns: list[str]
-    cells: Cells
+    cells: Table
     low: float = 0.0
     high: float = 1.0
     signed: bool = False
@@ -68,7 +69,24 @@ class Lines:
     mark: float | None = None
 
 
-Panel = Grid | Bars | Lines
+@dataclass(frozen=True)
+class Marks:
+    """Layers at which something is: `layers[i][j]` that of row i and series j, the mean of `spread`'s ± one SD.
+
+    Undefined layers are None, and so is a spread of fewer than two numbers.
+    """
+
+    title: str
+    n_layers: int
+    rows: list[str]
+    series: list[str]
+    layers: Table
+    spread: Table
+
+
+Panel = Grid | Bars | Lines | Marks
+Point = tuple[float, float, float]
+"""A value and the ends of the band around it."""
 
 
 def heatmap(
@@ -144,6 +162,194 @@ def _centre(scores: Sequence[float]) -> float | None:
         return centre_of_gravity(scores)
     except ValueError:  # all zero, or negative scores: the bars alone say so
         return None
+
+
+def probe(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
+    """Draw the F1 of probes layer by layer, a line a target and set of rows (Figures 5 and 14); bands are ± one SD.
+
+    Args:
+        records: of `probe`.
+        by: the columns that make panels; runs in one panel are averaged. Default: all tags.
+
+    Raises:
+        RowsError: other records, or without `by` a target and layer that comes twice.
+    """
+    groups = _grouped(records, by, merged="target").items()
+    return [_curves(key, members, _probe_points, "F1", averaged=by is not None) for key, members in groups]
+
+
+def _probe_points(record: Record) -> Iterator[tuple[str, Point | None]]:
+    target = record.get("target", str)
+    for column, rows in (("f1", "all"), ("f1_noisy", "noisy"), ("f1_clean", "clean")):
+        if (target == "noise") != (rows == "all") or (target == "label" and rows == "clean"):
+            continue
+        mean, deviation = record.get(column, (float, int, type(None))), record.values.get(f"{column}_sd") or 0.0
+        yield f"{target}, {rows} rows", None if mean is None else (mean, mean - deviation, mean + deviation)
+
+
+def centroid(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
+    """Draw where clean and noisy rows lie between two classes, layer by layer (Figures 10, 11 and 15).
+
+    Lines are means, bands the central 75 %. All class pairs together, unless `by` names `assigned_label`.
+
+    Args:
+        records: of `centroid`.
+        by: as in `probe`.
+
+    Raises:
+        RowsError: other records, or without `by` a layer that comes twice.
+    """
+    paired = "assigned_label" in (by or ())
+    kept = (block.where("assigned_label", lambda label: (label is not None) == paired) for block in _parts(records))
+    groups = _grouped(kept, by).items()
+    name = "projection (0: assigned class, 1: original)"
+    return [_curves(key, members, _centroid_points, name, averaged=by is not None, mark=0.5) for key, members in groups]
+
+
+def _centroid_points(record: Record) -> Iterator[tuple[str, Point | None]]:
+    for group, name in (("assigned", "assigned class"), ("original", "original class"), ("noisy", "noisy rows")):
+        columns = (f"{group}_mean", f"{group}_p12_5", f"{group}_p87_5")
+        mean, low, high = (record.get(column, (float, int, type(None))) for column in columns)
+        yield name, None if mean is None else (mean, low, high)
+
+
+def _curves(
+    key: Group,
+    members: Sequence[Record],
+    points: Callable[[Record], Iterator[tuple[str, Point | None]]],
+    value_name: str,
+    *,
+    averaged: bool,
+    mark: float | None = None,
+) -> Lines:
+    """Collect the points of some records into lines, averaging those of the same line and layer."""
+    curves: dict[str, Cells[tuple[int, int]]] = {}
+    for record in members:
+        layer = record.get("layer", int)
+        for name, point in points(record):
+            if point is None:
+                continue
+            again = curves.setdefault(name, Cells()).enter([(layer, i) for i in range(3)], point, repeats=averaged)
+            if again is not None:
+                raise RowsError(
+                    f"{record.place}: layer {layer} of {name} again in the same group; tag runs apart or average --by"
+                )
+    numbers = sorted({record.values["layer"] for record in members})
+    lines = []
+    for name, cells in curves.items():
+        means = cells.means()
+        values, low, high = ([means.get((layer, i)) for layer in numbers] for i in range(3))
+        lines.append(Line(name, values, low, high))
+    return Lines(title(key), value_name, numbers, lines, mark)
+
+
+def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
+    """Mark the layers of events and centres of gravity, a row a group (Figures 6, 7, 12, 17, 19 and 20).
+
+    Args:
+        records: of `centroid --events`, `probe --events` and `mcog`; those of one pair of classes do not count.
+        by: the columns that make rows; the layers of a row are averaged. Default: all tags.
+
+    Raises:
+        RowsError: other records, or without `by` an event that comes twice.
+    """
+    kept = (block.where("assigned_label", lambda label: label is None) for block in _parts(records))
+    found: dict[str, dict[str, list[float]]] = {}
+    n_layers, series = 0, []
+    for key, members in _grouped(kept, by).items():
+        row = found.setdefault(title(tuple(item for item in key if item[0] not in ("tool", "part", "target"))), {})
+        for record in members:
+            name, layer = _event(record)
+            n_layers = max(n_layers, record.get("layers", int))
+            series += [] if name in series else [name]
+            numbers = row.setdefault(name, [])
+            if numbers and by is None:
+                raise RowsError(f"{record.place}: {name} again in the same group; tag runs apart or average --by")
+            numbers += [] if layer is None else [layer]
+    return [
+        Marks(
+            title="",
+            n_layers=n_layers,
+            rows=list(found),
+            series=series,
+            layers=[[_mean(row.get(name)) for name in series] for row in found.values()],
+            spread=[[_deviation(row.get(name)) for name in series] for row in found.values()],
+        )
+    ]
+
+
+def _event(record: Record) -> tuple[str, float | None]:
+    if record.values.get("event") is not None:
+        return record.get("event", str), record.get("layer", (int, float, type(None)))
+    return f"{record.get('tool', str)} M-CoG", record.number("m_cog")
+
+
+def _mean(numbers: Sequence[float] | None) -> float | None:
+    return fmean(numbers) if numbers else None
+
+
+def _deviation(numbers: Sequence[float] | None) -> float | None:
+    return stdev(numbers) if numbers and len(numbers) > 1 else None
+
+
+def matrix(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
+    """Make the matrix of correlations of each table (Figures 8 and 9).
+
+    Args:
+        records: of `correlate`.
+        by: the columns that make panels. Default: all tags.
+
+    Raises:
+        RowsError: other records, or a pair that comes twice.
+    """
+    panels: list[Panel] = []
+    for key, members in _grouped(records, by).items():
+        tables: dict[tuple[str, str], list[Record]] = {}
+        for record in members:
+            tables.setdefault((record.get("method", str), record.get("value", str)), []).append(record)
+        for (method, value), table in tables.items():
+            tags = tuple(item for item in key if item[0] != "tool")
+            panels.append(_correlations(f"{value} {title(tags)}".strip(), f"{method} correlation", table))
+    return panels
+
+
+def _correlations(name: str, value_name: str, records: Sequence[Record]) -> Grid:
+    pairs: dict[tuple[str, str], float | None] = {}
+    for record in records:
+        a, b = record.get("a", str), record.get("b", str)
+        if (a, b) in pairs:
+            raise RowsError(f"{record.place}: {a} and {b} again in the same table; tag tables apart or choose --by")
+        pairs[a, b] = pairs[b, a] = record.get("correlation", (float, int, type(None)))
+    names = list(dict.fromkeys(a for pair in pairs for a in pair))
+    cells = [[1.0 if a == b else pairs.get((a, b)) for b in names] for a in names]
+    return Grid(name, value_name, "", names, "", names, cells, low=-1.0, signed=True)
+
+
+@dataclass(eq=False)
+class _Members:
+    key: Group
+    records: list[Record]
+
+
+def _grouped(
+    records: Iterable[Records], by: Sequence[str] | None, merged: str | None = None
+) -> dict[Group, list[Record]]:
+    """Collect the records of each group; groups that differ only in the column `merged` are one."""
+    groups = Groups(by, lambda key, _: _Members(key, []))
+    for part in _parts(records):
+        for group, run in groups.runs(part):
+            group.records.extend(part[run])
+    collected: dict[Group, list[Record]] = {}
+    for group in groups:
+        collected.setdefault(tuple(item for item in group.key if item[0] != merged), []).extend(group.records)
+    if not collected:
+        raise RowsError("no records came in")
+    return collected
+
+
+def _parts(records: Iterable[Records]) -> Iterator[Records]:
+    """Split blocks of records where their columns change."""
+    return (part for block in records for part in block.by_columns())
 
 
 def title(key: Group) -> str:

@@ -5,15 +5,15 @@ Colours and line styles can be told apart without colour vision and in grey.
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltools.errors import NotFoundError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
-from mltools.tools.plot import Bars, Grid, Lines, Panel
-from mltools.tools.plot_text import is_dark
+from mltools.tools.plot import Bars, Grid, Lines, Marks, Panel
+from mltools.tools.plot_text import is_dark, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ SETTINGS = {"svg.hashsalt": "mltools", "pdf.fonttype": 42, "font.size": 8, "axes
 DOTS_PER_INCH = 200
 COLUMNS = 3
 PANEL_INCHES = (3.4, 3.0)
+ROW_INCHES = 0.16
 TITLE_WIDTH = 44
 NUMBERED_COLUMNS = 14  # a grid with more columns than this has no room for a number in each cell
 
@@ -55,7 +56,10 @@ def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance) -> 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
-        figure = Figure(figsize=(PANEL_INCHES[0] * across, PANEL_INCHES[1] * down), layout="constrained")
+        width, height = PANEL_INCHES
+        rows = max((len(panel.rows) for panel in panels if isinstance(panel, Grid | Marks)), default=0)
+        height = max(height, ROW_INCHES * rows + 1)
+        figure = Figure(figsize=(width * across, height * down), layout="constrained")
         spots = figure.subplots(down, across, squeeze=False).flat
         for spot, panel in zip(spots, panels, strict=False):
             _draw(spot, panel)
@@ -87,12 +91,14 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             _bars(axes, panel)
         case Lines():
             _lines(axes, panel)
+        case Marks():
+            _marks(axes, panel)
 
 
 def _grid(axes: "Axes", grid: Grid) -> None:
     from matplotlib.ticker import PercentFormatter
 
-    values = [[math.nan if value is None else value for value in row] for row in grid.cells]
+    values = [_filled(row) for row in grid.cells]
     colors = "RdBu_r" if grid.signed else "viridis"
     image = axes.imshow(values, cmap=colors, vmin=grid.low, vmax=grid.high, aspect="auto")
     scale = None if grid.signed else PercentFormatter(1)
@@ -112,8 +118,7 @@ def _numbers(axes: "Axes", grid: Grid, image: Any) -> None:
         for x, value in enumerate(row):
             if value is not None:
                 ink = "white" if is_dark(*image.cmap(image.norm(value))[:3]) else "black"
-                text = f"{value:.2f}" if grid.signed else f"{100 * value:.0f}"
-                axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=6)
+                axes.text(x, y, number(value, grid), ha="center", va="center", color=ink, fontsize=6)
 
 
 def _bars(axes: "Axes", bars: Bars) -> None:
@@ -129,14 +134,36 @@ def _bars(axes: "Axes", bars: Bars) -> None:
 def _lines(axes: "Axes", panel: Lines) -> None:
     for i, line in enumerate(panel.lines):
         color = COLORS[i % len(COLORS)]
-        dash, marker = DASHES[i // len(COLORS) % len(DASHES)], MARKERS[i % len(MARKERS)]
+        dash, marker = DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
         layers = panel.layers[: len(line.values)]
         values = [math.nan if value is None else value for value in line.values]
+        if line.low is not None and line.high is not None:
+            axes.fill_between(layers, _filled(line.low), _filled(line.high), color=color, alpha=0.15, linewidth=0)
         axes.plot(layers, values, dash, color=color, marker=marker, markersize=3, linewidth=1.2, label=line.name)
     axes.set(xlabel="layer", ylabel=panel.value_name)
+    if panel.mark is not None:
+        axes.axhline(panel.mark, color="grey", linewidth=0.6)
     beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)} if len(panel.lines) > 4 else {}
     axes.legend(fontsize=6, **beside)
     _layer_ticks(axes, panel.layers)
+
+
+def _marks(axes: "Axes", marks: Marks) -> None:
+    places = range(len(marks.rows))
+    for i, name in enumerate(marks.series):
+        values, spread = _filled(row[i] for row in marks.layers), _filled(row[i] for row in marks.spread)
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
+        axes.errorbar(values, places, xerr=spread, fmt=marker, color=color, markersize=4, linewidth=0.8, label=name)
+    axes.set_yticks(places, marks.rows)
+    axes.invert_yaxis()
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
+    axes.set(xlabel="layer", xlim=(0.5, marks.n_layers + 0.5))
+    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+    _layer_ticks(axes, range(1, marks.n_layers + 1))
+
+
+def _filled(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
 
 
 def _layer_ticks(axes: "Axes", layers: Sequence[int]) -> None:

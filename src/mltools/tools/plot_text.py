@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltools.tools.plot import Bars, Grid, Lines, Panel
+from mltools.tools.plot import Bars, Grid, Lines, Marks, Panel
 
 Colors = Literal[0, 256, 16_777_216]
 Rgb = tuple[int, int, int]
@@ -37,6 +37,8 @@ def _draw(panel: Panel, style: TextStyle) -> str:
             return _bars(panel, style)
         case Lines():
             return _grid(_as_grid(panel), style)
+        case Marks():
+            return _marks(panel)
 
 
 def _as_grid(panel: Lines) -> Grid:
@@ -56,7 +58,7 @@ def _as_grid(panel: Lines) -> Grid:
 
 def _grid(grid: Grid, style: TextStyle) -> str:
     side = max(len(name) for name in (*grid.rows, grid.row_axis))
-    numbers = [[_number(value, grid) for value in row] for row in grid.cells]
+    numbers = [[number(value, grid) for value in row] for row in grid.cells]
     width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
     gap = 1 if style.colors else 2  # without colour a shade stands before each number
     lines = [grid.title, f"{'':>{side}} {grid.column_axis}".rstrip()]
@@ -68,10 +70,11 @@ def _grid(grid: Grid, style: TextStyle) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _number(value: float | None, grid: Grid) -> str:
+def number(value: float | None, grid: Grid) -> str:
+    """Write a cell's number: in percent, or signed with two places; never -0."""
     if value is None:
         return "-"
-    return f"{value:.2f}" if grid.signed else f"{100 * value:.0f}"
+    return f"{round(value, 2) + 0.0:.2f}" if grid.signed else f"{round(100 * value)}"
 
 
 def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
@@ -88,7 +91,7 @@ def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
 
 def _legend(grid: Grid, style: TextStyle, side: int) -> str:
     values = [grid.low + (grid.high - grid.low) * i / 4 for i in range(5)]
-    scale = "".join(_cell(value, _number(value, grid), grid, style) for value in values)
+    scale = "".join(_cell(value, number(value, grid), grid, style) for value in values)
     unit = "" if grid.signed else " in %"
     return f"{'':>{side}} {grid.value_name}{unit}:" + scale
 
@@ -131,3 +134,25 @@ def _bar(share: float, blocks: str) -> str:
     steps = len(blocks) - 1
     full, rest = divmod(round(share * BAR_WIDTH * steps), steps)
     return blocks[-1] * full + (blocks[rest] if rest else "")
+
+
+def _marks(marks: Marks) -> str:
+    """Show a letter for each series under the nearest layer, and the exact layers beside."""
+    letters = [chr(ord("A") + i) for i in range(len(marks.series))]
+    side = max(map(len, marks.rows))
+    layers = range(max(marks.n_layers, 1) + 1)
+    lines = [f"{'':>{side}} layer", f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in layers[1:])]
+    for name, values, spread in zip(marks.rows, marks.layers, marks.spread, strict=True):
+        cells = {layer: "" for layer in layers}
+        for letter, value in zip(letters, values, strict=True):
+            if value is not None:
+                cells[min(max(round(value), 0), layers[-1])] += letter
+        exact = "  ".join(map(_exact, letters, values, spread))
+        lines.append(f"{name:>{side}}" + "".join(f"{cells[layer] or '.':>4}" for layer in layers[1:]) + f"  {exact}")
+    return "\n".join([*lines, *map("{} {}".format, letters, marks.series)]) + "\n"
+
+
+def _exact(letter: str, value: float | None, spread: float | None) -> str:
+    if value is None:
+        return f"{letter} -"
+    return f"{letter} {value:.2f}" + ("" if spread is None else f"±{spread:.2f}")
