@@ -3,6 +3,7 @@
 Works for files and for folders. Files get the mode that the umask gives, not the 0600 of temporary files.
 """
 
+import ctypes
 import glob
 import os
 import platform
@@ -75,9 +76,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+
+
 def _replace_folder(new: Path, path: Path) -> None:
+    """Let the new folder take the name of the old one, which `_exchange` leaves under the new one's for removal."""
     if not path.exists():
         new.rename(path)
+        return
+    if _exchange(new, path):
         return
     old = _sibling(path, "old")
     path.rename(old)
@@ -87,6 +95,15 @@ def _replace_folder(new: Path, path: Path) -> None:
         old.rename(path)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths exchange names in one step, so that there is no moment without either (Linux only)."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def _sibling(path: Path, kind: str = "tmp") -> Path:

@@ -86,9 +86,19 @@ def plain(value: Any) -> Any:
 def folder_digest(folder: Path) -> str:
     """Digest the files of a checkpoint that decide what it computes: SHA-256 over names and contents."""
     total = hashlib.sha256()
-    files = {file for pattern in CHECKPOINT_DATA for file in folder.glob(pattern) if file.is_file()}
-    for file in sorted(files, key=lambda item: item.name):
+    for file in _data_files(folder):
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         total.update(f"{file.name} {digest}\n".encode())
     return total.hexdigest()
+
+
+def folder_stamp(folder: Path) -> list[tuple[str, int, int, int]]:
+    """Give name, inode, size and time of change of the same files: it changes when one of them is replaced."""
+    stats = ((file.name, file.stat()) for file in _data_files(folder))
+    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def _data_files(folder: Path) -> list[Path]:
+    files = {file for pattern in CHECKPOINT_DATA for file in folder.glob(pattern) if file.is_file()}
+    return sorted(files, key=lambda item: item.name)

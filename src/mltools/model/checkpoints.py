@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 from mltools import console
 from mltools.errors import OUT_OF_MEMORY, CheckpointError, NotFoundError, RowsError, UsageError
 from mltools.io.atomic import atomic_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest, folder_stamp
 from mltools.io.rows import Examples, Label, shown
 from mltools.model.blocks import HEAD, BlockStack, Part, call_order, find_blocks, find_parts
 from mltools.model.inference import Batch, Encoded, Runner
@@ -103,6 +103,8 @@ class Checkpoint(Outline):
     saved_settings: dict[str, Any]
     fresh: frozenset[str] = frozenset()
     """Weights that were not in the files, so are random: of a fresh head."""
+    stamp: Sequence[object] = ()
+    """Tells the files as they were just before they were read."""
 
     def head_modules(self) -> list[nn.Module]:
         """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""
@@ -110,8 +112,15 @@ class Checkpoint(Outline):
         return [module for name, module in self.model.named_modules() if name in after]
 
     def digest(self) -> dict[str, str]:
-        """Name and digest of this input, for provenance."""
-        return {"path": self.name, "sha256": folder_digest(self.folder)}
+        """Name and digest of this input, for provenance.
+
+        Raises:
+            CheckpointError: the files are not those that were read.
+        """
+        digest = folder_digest(self.folder)
+        if folder_stamp(self.folder) != self.stamp:
+            raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
+        return {"path": self.name, "sha256": digest}
 
 
 def _position_offset(model: nn.Module, positions: int) -> int:
@@ -306,6 +315,7 @@ def _open(
 ) -> tuple[Checkpoint, dict[str, Any]]:
     """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
     folder = locate(name)
+    stamp = folder_stamp(folder)
     check_files(folder, name)
     config = _load_config(folder, name)
     if fresh_head is not None:
@@ -327,14 +337,23 @@ def _open(
             )
         model.config.pad_token_id = tokenizer.pad_token_id
     model.to(device or torch.device("cpu")).eval()
+    _own_weights(model)
     with _blaming(name, "the model cannot be run"):
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
         runner = Runner(model, stack, model.config)
         parts = find_parts(model, stack, lambda: _short_pass(runner))
     runner.applications = runner.passes = 0
     fresh = frozenset(info["missing_keys"])
-    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh)
+    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)
     return checkpoint, info
+
+
+@torch.no_grad()
+def _own_weights(model: nn.Module) -> None:
+    """Copy weights that still lie in the mapped file: whoever writes into that file must not change a running model."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
 
 
 @torch.inference_mode()
