@@ -51,15 +51,19 @@ class Columns:
 class _HashingReader(io.RawIOBase):
     """A raw stream that digests the bytes as they pass, so that an input is read only once."""
 
-    def __init__(self, raw: io.BufferedReader) -> None:
-        self._raw = raw
+    def __init__(self, raw: io.BufferedReader, name: str) -> None:
+        self._raw, self._name = raw, name
         self.sha256 = hashlib.sha256()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self._raw.read1(len(buffer))  # what is there: a slow pipe is passed on as it comes
+        try:
+            data = self._raw.read1(len(buffer))  # what is there: a slow pipe is passed on as it comes
+        except OSError as error:
+            error.filename = self._name
+            raise
         buffer[: len(data)] = data
         self.sha256.update(data)
         return len(data)
@@ -126,7 +130,7 @@ class Source:
 
     def _open(self) -> "io.BufferedReader[Any]":
         if self._stream is None:
-            self._reader = _HashingReader(self._open_raw())
+            self._reader = _HashingReader(self._open_raw(), self.name)
             self._stream = io.BufferedReader(self._reader, BLOCK)
         return self._stream
 
@@ -136,6 +140,8 @@ class Source:
                 raise NotFoundError("stdin is closed")
             return cast(io.BufferedReader, sys.stdin.buffer)
         path = Path(self.path)
+        if not self.path:
+            raise NotFoundError('no such file: ""')
         if path.is_dir():
             raise UsageError(f"{self.name} is a folder; name a file of rows")
         try:
