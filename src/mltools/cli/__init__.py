@@ -5,6 +5,7 @@ Nothing here imports torch, transformers or polars before a command needs it, so
 
 import errno
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -72,11 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = app(args=arguments, prog_name="mltools", standalone_mode=False)
     except BaseException as error:
         if "--debug" in arguments and not isinstance(error, SystemExit):
-            raise
+            _show_trace(error)
         return _status(error)
     if status == 130:
         console.error("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _show_trace(error: BaseException) -> None:
+    for text in traceback.format_exception(error):
+        for line in text.splitlines():
+            console.log(line, level=-1)
 
 
 def _status(error: BaseException) -> int:
@@ -96,7 +103,7 @@ def _status(error: BaseException) -> int:
         case BrokenPipeError():
             return 0
         case MemoryError():
-            console.error("out of memory; use a smaller --batch-size")
+            console.error("out of memory; a smaller --batch-size (perturb: --stream) needs less")
             return ResourceError.exit_code
         case OSError():
             return _system_status(error)
