@@ -157,6 +157,21 @@ def toy_rows(n: int = 48, labels: Sequence[str] = LABELS, noise_every: int = 5) 
     return rows
 
 
+def keyword_rows(n: int = 48, noise_every: int = 5) -> list[dict[str, Any]]:
+    """Rows whose class one of their words tells, every `noise_every`-th mislabelled: those must be memorised."""
+    import random
+
+    generator = random.Random(0)
+    rows = []
+    for i in range(n):
+        kind, noisy = i % len(LABELS), i % noise_every == 0
+        words = generator.sample(WORDS[6:], 5)
+        words.insert(generator.randrange(6), WORDS[kind])
+        label = LABELS[(kind + 1 + i // noise_every % 3) % len(LABELS)] if noisy else LABELS[kind]
+        rows.append({"id": i, "text": " ".join(words), "label": label, "original_label": LABELS[kind], "noisy": noisy})
+    return rows
+
+
 def write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -6,7 +6,6 @@ is asserted at the end.
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import ARCHITECTURES, LABELS, WORDS, Cli, save_tiny, toy_rows, write_jsonl
+from conftest import ARCHITECTURES, LABELS, Cli, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig, RetrainConfig
 from mltools.io.rows import read_examples
 from mltools.model.checkpoints import open_checkpoint
@@ -315,19 +314,6 @@ def planted(
         *_, last = finetune(str(pretrained), read_examples(rows), folder / target, config, aux=aux)
         assert last.train_accuracy is not None and last.train_accuracy > 0.99
     return Planted(request.param, rows, pretrained, folder / "label", folder / "original_label")
-
-
-def keyword_rows(n: int) -> list[dict[str, Any]]:
-    """Rows whose class is told by one of their words, every sixth mislabelled."""
-    generator = random.Random(0)
-    rows = []
-    for i in range(n):
-        kind, noisy = i % 4, i % 6 == 0
-        words = generator.sample(WORDS[6:], 5)
-        words.insert(generator.randrange(6), WORDS[kind])
-        label = LABELS[(kind + 1 + i % 3) % 4] if noisy else LABELS[kind]
-        rows.append({"id": i, "text": " ".join(words), "label": label, "original_label": LABELS[kind], "noisy": noisy})
-    return rows
 
 
 def best(scores: list[float], k: int) -> set[int]:

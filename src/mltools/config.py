@@ -82,6 +82,14 @@ class FinetuneConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
+class GeneraliseConfig(TrainingConfig):
+    """Settings of `generalise`. Defaults are what was run (released-code §1.10)."""
+
+    learning_rate: float = 3e-5
+    epochs: int = 10
+
+
+@dataclass(frozen=True)
 class SwapConfig(Settings):
     """Settings of `swap`."""
 

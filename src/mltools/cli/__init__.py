@@ -17,6 +17,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     completion,
     correlate,
     finetune,
+    generalise,
     grads,
     help,
     inspect,

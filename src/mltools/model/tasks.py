@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mltools.config import FinetuneConfig, TrainingConfig
+from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.rows import Examples, Label
 from mltools.model.blocks import HEAD, parse_freeze
@@ -27,7 +28,7 @@ from mltools.model.training import Schedule, Training, cross_entropy_sum, epoch_
 class Task:
     """Rows ready to train on: tokens, targets (rows,), which rows are noisy, and the optimiser.
 
-    `rows` are the positions of the training rows, all of them unless set otherwise. `needs_gradient` holds the
+    `rows` are the positions of the training rows, in an order that their ids decide. `needs_gradient` holds the
     parameters that get a gradient, `frozen` the blocks that run without dropout.
     """
 
@@ -87,7 +88,7 @@ def make_task(
         labels: the label of each row to train towards.
         config: what is frozen, how fast and how long.
         accelerator: the processes that share each batch.
-        rows: positions to train on; all by default.
+        rows: positions to train on, in an order that their ids decide; all by default.
         name: tells the task's draws from another's.
 
     Raises:
@@ -96,7 +97,7 @@ def make_task(
     """
     targets = target_indices(labels, checkpoint.labels, examples)
     encoded = checkpoint.encode(examples, config.max_length)
-    rows = np.arange(len(encoded)) if rows is None else rows
+    rows = np.array(ranked(examples.ids, "rows", config.seed), dtype=np.int64) if rows is None else rows
     model, frozen = checkpoint.model, parse_freeze(config.freeze, checkpoint.n_layers)
     body = f"{model.base_model_prefix}."  # another task's head may have the same names outside it
     trained = {

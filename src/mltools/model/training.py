@@ -53,7 +53,7 @@ def epoch_batches(
     """Cut the rows into this epoch's batches: a random order, rows of like length together, each row once.
 
     Args:
-        rows: positions of the training rows, ascending.
+        rows: positions of the training rows, in an order that does not depend on the file (by their ids).
         lengths: length in tokens of every position.
         batch_size: rows in a batch; the last may be shorter.
         seed: of the run.
