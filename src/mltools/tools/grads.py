@@ -31,7 +31,7 @@ from mltools.model.device import set_threads
 from mltools.model.inference import Encoded, self_check
 from mltools.model.training import cross_entropy_sum
 
-CPU_TOKENS = 128
+CPU_TOKENS = 256
 ACCELERATOR_TOKENS = 8192
 """Tokens in an automatic batch: fewer than for inference, since the backward pass keeps every block's activations."""
 
