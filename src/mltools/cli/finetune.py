@@ -19,6 +19,7 @@ from mltools.io.atomic import check_output
     "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
     "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > clean-epochs.jsonl",
     "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text text,text_pair",
+    writes=("epoch", "work"),
 )
 def finetune(
     pretrained: options.PretrainedArg,
@@ -104,6 +105,7 @@ def finetune(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
     tag: options.Tag = None,
     force: options.Force = False,
     provenance: options.ProvenanceFile = None,
@@ -154,6 +156,7 @@ def finetune(
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import locate
     from mltools.tools.finetune import finetune as tool
+    from mltools.tools.finetune import plan
 
     columns = job.columns(text, label, separator, label_type)
     examples = read_examples(source, columns)
@@ -166,6 +169,10 @@ def finetune(
         task.used("aux", others)
     if examples.n_unlabelled:
         console.warn(f"{examples.n_unlabelled} rows without a label are left out")
+    if dry_run:
+        shape = job.shape_of(pretrained, examples, config.max_length, blocks)
+        task.plan(shape, [plan(shape, examples, config, others, held_out)], device, threads)
+        return
     task.inputs["pretrained"] = {"path": pretrained, "sha256": folder_digest(locate(pretrained))}
     with task.records(keep_going=True) as writer:
         records = tool(

@@ -10,9 +10,9 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.cli.states import open_input
-from mltools.config import ProbeConfig, resolve
+from mltools.config import ProbeConfig, StatesConfig, resolve
 from mltools.errors import UsageError
-from mltools.io.rows import Source
+from mltools.io.rows import Columns, Source
 
 if TYPE_CHECKING:
     from mltools.io.states import States
@@ -24,6 +24,7 @@ TARGETS = ("noise", "label", "original_label")
     "probe",
     "mltools probe states.safetensors --epochs 30 > probe.jsonl",
     "mltools probe states.safetensors --target noise,label --probe linear --allow-absent > linear.jsonl",
+    writes=("probe", "event", "work"),
 )
 def probe(
     states: options.StatesArg = None,
@@ -71,6 +72,7 @@ def probe(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
     tag: options.Tag = None,
     out: options.Out = None,
     force: options.Force = False,
@@ -103,11 +105,15 @@ def probe(
         seed=seed,
     )
     task = job.Job("probe", config, out=out, force=force, tag=tag, provenance=provenance)
+    columns = job.columns(text, label, separator, label_type)
+    if dry_run and rows is not None and states is not None:
+        _plan_from_rows(task, config, states, Source(rows), columns, max_length, blocks, device, threads)
+        return
     source = open_input(
         task,
         states,
         rows,
-        job.columns(text, label, separator, label_type),
+        columns,
         max_length=max_length,
         batch_size=batch_size,
         device=device,
@@ -115,9 +121,14 @@ def probe(
         blocks=blocks,
     )
     with source as opened, _baseline(task, baseline) as below, task.records() as writer:
+        from mltools.model.cost import shape_of_states
         from mltools.model.device import set_threads
         from mltools.tools import probe as tool
 
+        if dry_run:
+            shape = shape_of_states(opened.layers, opened.width)
+            task.plan(shape, tool.plan(shape, len(opened), len(opened.rows.names), config), device, threads)
+            return
         set_threads(threads, config.hidden_width)
         place = job.device_for(device)
         found = (
@@ -129,6 +140,25 @@ def probe(
             writer.write(record)
     probes = len(config.targets) * config.n_seeds * (opened.layers + 1)
     task.finish(rows=len(opened), layers=opened.layers, targets=",".join(config.targets), probes=probes)
+
+
+def _plan_from_rows(
+    task: job.Job,
+    config: ProbeConfig,
+    checkpoint: str,
+    rows: Source,
+    columns: Columns,
+    max_length: int | None,
+    blocks: str | None,
+    device: str,
+    threads: int | None,
+) -> None:
+    from mltools.io.rows import read_examples
+    from mltools.tools.probe import plan
+
+    examples = read_examples(rows, columns)
+    shape = job.shape_of(checkpoint, examples, max_length or StatesConfig.max_length, blocks)
+    task.plan(shape, plan(shape, len(examples), len(examples.vocabulary()), config), device, threads)
 
 
 @contextlib.contextmanager

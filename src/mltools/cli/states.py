@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     "states",
     "mltools states noisy/ noisy.jsonl -o states.safetensors",
     "mltools states noisy/ noisy.jsonl | mltools centroid > centroid.jsonl",
+    writes=("work",),
 )
 def states(
     checkpoint: options.CheckpointArg,
@@ -47,6 +48,7 @@ def states(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    dry_run: options.DryRun = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="States file, .safetensors. [default: stdout]")
     ] = None,
@@ -72,13 +74,22 @@ def states(
     source = job.rows_source(rows)
     task.check_input(source.path)
 
+    columns = job.columns(text, label, separator, label_type)
+    if dry_run:
+        from mltools.io.rows import read_examples
+        from mltools.tools.states import plan
+
+        shape = job.shape_of(checkpoint, read_examples(source, columns), config.max_length, blocks)
+        task.plan(shape, [plan(shape)], device, threads)
+        return
+
     from mltools.io.states import states_output
 
     with states_output(out) as path:
         found = write_states(
             checkpoint,
             source,
-            job.columns(text, label, separator, label_type),
+            columns,
             path,
             config,
             task,

@@ -86,6 +86,11 @@ def read_shape(checkpoint: Outline, examples: Examples, max_length: int) -> Shap
     )
 
 
+def shape_of_states(n_layers: int, width: int) -> Shape:
+    """Give the shape of states that are there already: no model is run."""
+    return Shape(n_layers, width, 0.0, 0.0, 0, np.empty(0, np.int64))
+
+
 def measure_rate(width: int, device: torch.device) -> float:
     """Measure the rate of matrix products of this width: floating-point operations a second, the best of 0.2 s."""
     left = torch.randn(MEASURE_TOKENS, width, device=device)

@@ -8,6 +8,7 @@ layers that `freeze` leaves. A run can be stopped or killed at any moment and re
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,9 @@ from mltools.errors import TrainingError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
+from mltools.model.blocks import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoints import Checkpoint, class_names, open_checkpoint, save_checkpoint, target_indices
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
 from mltools.model.inference import Encoded, self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
@@ -96,6 +99,33 @@ def finetune(
         yield from run.train(watch)
     finally:
         run.accelerator.end_training()
+
+
+def plan(
+    shape: Shape,
+    examples: Examples,
+    config: FinetuneConfig = FinetuneConfig(),
+    aux: Examples | None = None,
+    validation: Examples | None = None,
+) -> WorkItem:
+    """Count the work of one attempt; training rows are measured after every epoch, unless after the last only.
+
+    Below the lowest layer that is trained there is no backward pass, through frozen layers above it half of one.
+    """
+    layers = set(range(1, shape.n_layers + 1))
+    frozen = parse_freeze(config.freeze, shape.n_layers)
+    trained = layers - frozen
+    lowest = 1 if EMBEDDINGS not in frozen else min(trained, default=shape.n_layers + 1)
+    backward = len(trained) + shape.n_layers - lowest + 1 if config.clip_scope == "trainable" else 2 * shape.n_layers
+    n, n_aux, n_held_out = (len(rows) if rows is not None else 0 for rows in (examples, aux, validation))
+    measured = n * (1 if config.evaluate == "last" else config.epochs) + n_aux + n_held_out * config.epochs
+    return WorkItem(
+        rows=n + n_aux,
+        steps=config.epochs * (math.ceil(n / config.batch_size) + math.ceil(n_aux / config.batch_size)),
+        applications=(config.epochs * (n + n_aux) + measured) * shape.n_layers,
+        backward=config.epochs * (n * backward + n_aux * 2 * shape.n_layers),
+        copies=3 * (shape.n_layers if n_aux else len(trained)),
+    )
 
 
 @dataclass

@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from mltools.errors import RowsError
 from mltools.io.records import EventRecord, ProbeRecord
 from mltools.io.rows import RowId, shown
 from mltools.io.states import States
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes
 
 Floats = NDArray[np.float64]
@@ -88,6 +90,31 @@ def probe(
                 n_validation=len(splits[0].validation),
                 n_test=len(splits[0].test),
             )
+
+
+def plan(shape: Shape, n_rows: int, n_classes: int, config: ProbeConfig = ProbeConfig()) -> Iterator[WorkItem]:
+    """Count the work of each target: three passes of every probe an epoch over its training rows, one over the others.
+
+    Args:
+        shape: of the checkpoint, if the states are taken from one; else of the states, without lengths.
+        n_rows: rows that there are states of.
+        n_classes: classes of the labels.
+        config: targets, probe, schedule.
+    """
+    train = n_rows * TRAIN_TENTHS // 10
+    passes = config.epochs * 3 * train + max(0, config.epochs - config.select_after) * (n_rows - train)
+    for target in config.targets:
+        classes = 2 if target == "noise" else n_classes
+        inner = [config.hidden_width] * config.hidden_layers if config.probe == "mlp" else []
+        weights = sum(a * b for a, b in pairwise([shape.width, *inner, classes]))
+        yield WorkItem(
+            f"--target {target}",
+            rows=n_rows,
+            steps=config.n_seeds * config.epochs * math.ceil(train / config.batch_size),
+            applications=len(shape.lengths) * shape.n_layers,
+            operations=2.0 * weights * passes * config.n_seeds * (shape.n_layers + 1),
+            states=n_rows * (shape.n_layers + 1),
+        )
 
 
 def _summary(name: str, values: Floats) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mltools.io.provenance import Provenance
 from mltools.io.rows import Columns, Examples, Label, RowId, Source, iter_examples
 from mltools.io.states import RowTable, StatesWriter
 from mltools.model.checkpoints import Checkpoint, open_checkpoint
+from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import Encoded, Pooling, self_check
 
 PART_ROWS = 4096
@@ -106,6 +107,12 @@ def states(
         done = _write(checkpoint, source, columns, rows, writer, config, position)
         for _ in progress(done, len(rows)) if progress else done:
             pass
+
+
+def plan(shape: Shape) -> WorkItem:
+    """Count the work: one forward pass over all rows."""
+    rows = len(shape.lengths)
+    return WorkItem(rows=rows, applications=rows * shape.n_layers)
 
 
 def _write(
