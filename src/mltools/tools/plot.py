@@ -184,7 +184,8 @@ def _probe_points(record: Record) -> Iterator[tuple[str, Point | None]]:
         if (target == "noise") != (rows == "all") or (target == "label" and rows == "clean"):
             continue
         mean, deviation = record.get(column, (float, int, type(None))), record.values.get(f"{column}_sd") or 0.0
-        yield f"{target}, {rows} rows", None if mean is None else (mean, mean - deviation, mean + deviation)
+        band = (max(mean - deviation, 0.0), min(mean + deviation, 1.0)) if mean is not None else None
+        yield f"{target}, {rows} rows", band and (mean, *band)
 
 
 def centroid(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
@@ -257,7 +258,7 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
     found: dict[str, dict[str, list[float]]] = {}
     n_layers, series = 0, []
     for key, members in _grouped(kept, by).items():
-        row = found.setdefault(title(tuple(item for item in key if item[0] not in ("tool", "part", "target"))), {})
+        row = found.setdefault(_row_name(key), {})
         for record in members:
             name, layer = _event(record)
             n_layers = max(n_layers, record.get("layers", int))
@@ -276,6 +277,11 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
             spread=[[_deviation(row.get(name)) for name in series] for row in found.values()],
         )
     ]
+
+
+def _row_name(key: Group) -> str:
+    tags = tuple(item for item in key if item[0] not in ("tool", "part", "target"))
+    return str(tags[0][1]) if len(tags) == 1 else title(tags)
 
 
 def _event(record: Record) -> tuple[str, float | None]:

@@ -5,7 +5,7 @@ Colours and line styles can be told apart without colour vision and in grey.
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from mltools.tools.plot_text import is_dark, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".png", ".svg")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -26,7 +27,7 @@ SETTINGS = {"svg.hashsalt": "mltools", "pdf.fonttype": 42, "font.size": 8, "axes
 DOTS_PER_INCH = 200
 COLUMNS = 3
 PANEL_INCHES = (3.4, 3.0)
-ROW_INCHES = 0.16
+ROW_INCHES = 0.2
 TITLE_WIDTH = 44
 NUMBERED_COLUMNS = 14  # a grid with more columns than this has no room for a number in each cell
 
@@ -56,18 +57,27 @@ def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance) -> 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
-        width, height = PANEL_INCHES
-        rows = max((len(panel.rows) for panel in panels if isinstance(panel, Grid | Marks)), default=0)
-        height = max(height, ROW_INCHES * rows + 1)
+        width, height = _panel_size(panels)
         figure = Figure(figsize=(width * across, height * down), layout="constrained")
-        spots = figure.subplots(down, across, squeeze=False).flat
+        spots = list(figure.subplots(down, across, squeeze=False).flat)
+        styles = {name: index for index, name in enumerate(dict.fromkeys(_series(panels)))}
         for spot, panel in zip(spots, panels, strict=False):
-            _draw(spot, panel)
-        for spot in list(spots)[len(panels) :]:
+            _draw(spot, panel, styles)
+        for spot in spots[len(panels) :]:
             spot.set_axis_off()
+        if styles:
+            _legend(figure, styles)
         kind = path.suffix.lower()[1:]
         with atomic_file(path) as temporary:
             figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=_metadata(kind, provenance))
+
+
+def _panel_size(panels: Sequence[Panel]) -> tuple[float, float]:
+    """Give the width and height of a panel in inches, enough for all rows and their names."""
+    width, height = PANEL_INCHES
+    rows = max((len(panel.rows) for panel in panels if isinstance(panel, Grid | Marks)), default=0)
+    wide = any(isinstance(panel, Marks) for panel in panels)
+    return width * (1.4 if wide else 1.0), max(height, ROW_INCHES * rows + 1)
 
 
 def _metadata(kind: str, provenance: Provenance) -> dict[str, Any]:
@@ -82,7 +92,26 @@ def _metadata(kind: str, provenance: Provenance) -> dict[str, Any]:
             return {"Description": text, "Date": None}
 
 
-def _draw(axes: "Axes", panel: Panel) -> None:
+def _series(panels: Sequence[Panel]) -> Iterator[str]:
+    for panel in panels:
+        if isinstance(panel, Lines):
+            yield from (line.name for line in panel.lines)
+        if isinstance(panel, Marks):
+            yield from panel.series
+
+
+def _legend(figure: "Figure", styles: Mapping[str, int]) -> None:
+    """Put one legend of all panels below them, where it hides nothing."""
+    found = {
+        name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    handles = [found[name] for name in styles if name in found]
+    figure.legend(
+        handles, [name for name in styles if name in found], loc="outside lower center", ncols=4, frameon=False
+    )
+
+
+def _draw(axes: "Axes", panel: Panel, styles: Mapping[str, int]) -> None:
     axes.set_title("\n".join(textwrap.wrap(panel.title, TITLE_WIDTH)))
     match panel:
         case Grid():
@@ -90,9 +119,9 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         case Bars():
             _bars(axes, panel)
         case Lines():
-            _lines(axes, panel)
+            _lines(axes, panel, styles)
         case Marks():
-            _marks(axes, panel)
+            _marks(axes, panel, styles)
 
 
 def _grid(axes: "Axes", grid: Grid) -> None:
@@ -127,12 +156,13 @@ def _bars(axes: "Axes", bars: Bars) -> None:
         axes.axvline(bars.centre, color=COLORS[1], linestyle="--", label=f"M-CoG {bars.centre:.2f}")
         axes.margins(y=0.2)
         axes.legend(loc="upper right", frameon=False)
-    axes.set(xlabel="layer", ylabel=bars.value_name)
+    axes.set_ylabel(bars.value_name)
     _layer_ticks(axes, bars.layers)
 
 
-def _lines(axes: "Axes", panel: Lines) -> None:
-    for i, line in enumerate(panel.lines):
+def _lines(axes: "Axes", panel: Lines, styles: Mapping[str, int]) -> None:
+    for line in panel.lines:
+        i = styles[line.name]
         color = COLORS[i % len(COLORS)]
         dash, marker = DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
         layers = panel.layers[: len(line.values)]
@@ -140,25 +170,22 @@ def _lines(axes: "Axes", panel: Lines) -> None:
         if line.low is not None and line.high is not None:
             axes.fill_between(layers, _filled(line.low), _filled(line.high), color=color, alpha=0.15, linewidth=0)
         axes.plot(layers, values, dash, color=color, marker=marker, markersize=3, linewidth=1.2, label=line.name)
-    axes.set(xlabel="layer", ylabel=panel.value_name)
+    axes.set_ylabel(panel.value_name)
     if panel.mark is not None:
         axes.axhline(panel.mark, color="grey", linewidth=0.6)
-    beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02)} if len(panel.lines) > 4 else {}
-    axes.legend(fontsize=6, **beside)
     _layer_ticks(axes, panel.layers)
 
 
-def _marks(axes: "Axes", marks: Marks) -> None:
+def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int]) -> None:
     places = range(len(marks.rows))
     for i, name in enumerate(marks.series):
         values, spread = _filled(row[i] for row in marks.layers), _filled(row[i] for row in marks.spread)
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-        axes.errorbar(values, places, xerr=spread, fmt=marker, color=color, markersize=4, linewidth=0.8, label=name)
+        color, marker = COLORS[styles[name] % len(COLORS)], MARKERS[styles[name] % len(MARKERS)]
+        beside = [place + 0.5 * ((i + 0.5) / len(marks.series) - 0.5) for place in places]  # so that none hides another
+        axes.errorbar(values, beside, xerr=spread, fmt=marker, color=color, markersize=4, linewidth=0.8, label=name)
     axes.set_yticks(places, marks.rows)
-    axes.invert_yaxis()
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
-    axes.set(xlabel="layer", xlim=(0.5, marks.n_layers + 0.5))
-    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+    axes.set(xlim=(0.5, marks.n_layers + 0.5), ylim=(len(marks.rows) - 0.5, -0.5))
     _layer_ticks(axes, range(1, marks.n_layers + 1))
 
 
@@ -167,4 +194,5 @@ def _filled(values: Iterable[float | None]) -> list[float]:
 
 
 def _layer_ticks(axes: "Axes", layers: Sequence[int]) -> None:
+    axes.set_xlabel("layer (0: embeddings)" if 0 in layers else "layer")
     axes.set_xticks(layers if len(layers) <= NUMBERED_COLUMNS else layers[::2])

@@ -61,7 +61,7 @@ def _grid(grid: Grid, style: TextStyle) -> str:
     numbers = [[number(value, grid) for value in row] for row in grid.cells]
     width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
     gap = 1 if style.colors else 2  # without colour a shade stands before each number
-    lines = [grid.title, f"{'':>{side}} {grid.column_axis}".rstrip()]
+    lines = [grid.title, *([f"{'':>{side}} {grid.column_axis}"] if grid.column_axis else [])]
     lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
     for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
         cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
@@ -141,7 +141,11 @@ def _marks(marks: Marks) -> str:
     letters = [chr(ord("A") + i) for i in range(len(marks.series))]
     side = max(map(len, marks.rows))
     layers = range(max(marks.n_layers, 1) + 1)
-    lines = [f"{'':>{side}} layer", f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in layers[1:])]
+    lines = [
+        *filter(None, [marks.title]),
+        f"{'':>{side}} layer",
+        f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in layers[1:]),
+    ]
     for name, values, spread in zip(marks.rows, marks.layers, marks.spread, strict=True):
         cells = {layer: "" for layer in layers}
         for letter, value in zip(letters, values, strict=True):
