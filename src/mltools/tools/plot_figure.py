@@ -165,11 +165,14 @@ def _lines(axes: "Axes", panel: Lines, styles: Mapping[str, int]) -> None:
         i = styles[line.name]
         color = COLORS[i % len(COLORS)]
         dash, marker = DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
+        hollow = {"fillstyle": "none"} if i >= len(COLORS) else {}
         layers = panel.layers[: len(line.values)]
         values = [math.nan if value is None else value for value in line.values]
         if line.low is not None and line.high is not None:
             axes.fill_between(layers, _filled(line.low), _filled(line.high), color=color, alpha=0.15, linewidth=0)
-        axes.plot(layers, values, dash, color=color, marker=marker, markersize=3, linewidth=1.2, label=line.name)
+        axes.plot(
+            layers, values, dash, color=color, marker=marker, markersize=3, linewidth=1.2, label=line.name, **hollow
+        )
     axes.set_ylabel(panel.value_name)
     if panel.mark is not None:
         axes.axhline(panel.mark, color="grey", linewidth=0.6)
