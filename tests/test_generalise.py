@@ -201,7 +201,9 @@ def test_merge_refuses(extra: dict[str, Any], message: str, cli: Cli, tmp_path: 
 def test_dry_run_lists_the_splits(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     result = cli("generalise", tiny("bert"), noisy_rows, "-n")
     assert len(result.records) == 30
-    assert result.records[4] == {"tool": "generalise", "split": 5, "steps": 30, "n_train": 24, "n_rows": 48}
+    fifth = result.records[4]
+    assert (fifth["item"], fifth["steps"], fifth["rows"]) == ("--run 5", 30, 48)
+    assert fifth["applications"] == (10 * 24 + 48) * 4
 
 
 def test_usage(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mltools.errors import UsageError
     "mltools generalise model/ noisy.jsonl --tag dataset=trec -o halves.parquet",
     "seq 30 | parallel mltools generalise model/ noisy.jsonl --run {} '>' half-{}.jsonl",
     "mltools generalise --merge half-*.jsonl --per-row rows.parquet > score.jsonl",
-    writes=("half", "generalisation", "generalisation-score", "split"),
+    writes=("half", "generalisation", "generalisation-score", "work"),
 )
 def generalise(
     pretrained: Annotated[
@@ -116,9 +116,8 @@ def generalise(
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
     if dry_run:
-        with task.records() as writer:
-            for item in plan(examples, splits, config):
-                writer.write(item)
+        shape = job.shape_of(pretrained, examples, config.max_length, blocks)
+        task.plan(shape, plan(shape, splits, config), device, threads)
         return
     if examples.n_unlabelled:
         console.warn(f"{examples.n_unlabelled} rows without a label are left out")

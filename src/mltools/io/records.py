@@ -297,17 +297,6 @@ class ScoreRecord:
 
 
 @dataclass(frozen=True)
-class SplitRecord:
-    """One half split that --dry-run of `generalise` lists instead of training it."""
-
-    tool: str = column("generalise")
-    split: int = amount("number of the half split, from 1")
-    steps: int = amount("optimiser steps")
-    n_train: int = amount("rows trained on")
-    n_rows: int = amount("rows classified")
-
-
-@dataclass(frozen=True)
 class HalfRecord:
     """One row under one half split of `generalise`: what a model trained on half of the rows says of it."""
 

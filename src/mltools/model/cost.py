@@ -19,8 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mltools.config import TrainingConfig
 from mltools.io.records import WorkRecord
 from mltools.io.rows import Examples
+from mltools.model.blocks import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoints import Outline
 
 MEASURE_SECONDS = 0.2
@@ -84,6 +86,18 @@ def read_shape(checkpoint: Outline, examples: Examples, max_length: int) -> Shap
         weights=sum(p.numel() for p in checkpoint.model.parameters()),
         lengths=checkpoint.encode(examples, max_length).lengths,
     )
+
+
+def training_layers(shape: Shape, config: TrainingConfig) -> tuple[int, int]:
+    """Give the backward work of one row, in applications, and the number of layers that are trained.
+
+    Below the lowest layer that is trained there is no backward pass, through frozen layers above it half of one.
+    """
+    frozen = parse_freeze(config.freeze, shape.n_layers)
+    trained = set(range(1, shape.n_layers + 1)) - frozen
+    lowest = 1 if EMBEDDINGS not in frozen else min(trained, default=shape.n_layers + 1)
+    reached = shape.n_layers - lowest + 1
+    return (len(trained) + reached if config.clip_scope == "trainable" else 2 * shape.n_layers), len(trained)
 
 
 def shape_of_states(n_layers: int, width: int) -> Shape:

@@ -27,9 +27,8 @@ from mltools.errors import TrainingError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
-from mltools.model.blocks import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoints import Checkpoint, class_names, open_checkpoint, save_checkpoint, target_indices
-from mltools.model.cost import Shape, WorkItem
+from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
 from mltools.model.inference import Encoded, self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
@@ -108,15 +107,8 @@ def plan(
     aux: Examples | None = None,
     validation: Examples | None = None,
 ) -> WorkItem:
-    """Count the work of one attempt; training rows are measured after every epoch, unless after the last only.
-
-    Below the lowest layer that is trained there is no backward pass, through frozen layers above it half of one.
-    """
-    layers = set(range(1, shape.n_layers + 1))
-    frozen = parse_freeze(config.freeze, shape.n_layers)
-    trained = layers - frozen
-    lowest = 1 if EMBEDDINGS not in frozen else min(trained, default=shape.n_layers + 1)
-    backward = len(trained) + shape.n_layers - lowest + 1 if config.clip_scope == "trainable" else 2 * shape.n_layers
+    """Count the work of one attempt, training rows measured after every epoch unless after the last only."""
+    backward, trained = training_layers(shape, config)
     n, n_aux, n_held_out = (len(rows) if rows is not None else 0 for rows in (examples, aux, validation))
     measured = n * (1 if config.evaluate == "last" else config.epochs) + n_aux + n_held_out * config.epochs
     return WorkItem(
@@ -124,7 +116,7 @@ def plan(
         steps=config.epochs * (math.ceil(n / config.batch_size) + math.ceil(n_aux / config.batch_size)),
         applications=(config.epochs * (n + n_aux) + measured) * shape.n_layers,
         backward=config.epochs * (n * backward + n_aux * 2 * shape.n_layers),
-        copies=3 * (shape.n_layers if n_aux else len(trained)),
+        copies=3 * (shape.n_layers if n_aux else trained),
     )
 
 
@@ -179,6 +171,9 @@ class _Run:
         set_seed(purpose_seed(config.seed, "head") % 2**32)
         names = class_names(self.examples)
         checkpoint = open_checkpoint(self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks)
+        checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
+        if not checkpoint.fresh:
+            console.warn(f"{self.pretrained} has a head for {len(names)} classes; training goes on from it")
         set_threads(self.threads, checkpoint.width)
         self.main = make_task(checkpoint, self.examples, self._labels(self.examples), config, self.accelerator)
         self.tasks = [self.main]

@@ -5,6 +5,7 @@ split, id), the model starts afresh, and every row is then classified. `generali
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -15,13 +16,14 @@ from numpy.typing import NDArray
 from mltools.config import GeneraliseConfig
 from mltools.draw import ranked
 from mltools.errors import RowsError
-from mltools.io.records import HalfRecord, SplitRecord
+from mltools.io.records import HalfRecord
 from mltools.io.rows import Examples
 from mltools.model.checkpoints import class_names, open_checkpoint
+from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
 from mltools.model.inference import self_check
 from mltools.model.tasks import Task, make_task
-from mltools.model.training import Schedule, accelerator_for, purpose_seed
+from mltools.model.training import accelerator_for, purpose_seed
 
 Watch = Callable[[Iterator[None], int, str], Iterator[None]]
 
@@ -111,8 +113,17 @@ def _records(task: Task, examples: Examples, split: int, run: str | None) -> Ite
         )
 
 
-def plan(examples: Examples, splits: Sequence[int], config: GeneraliseConfig) -> Iterator[SplitRecord]:
-    """List the half splits with the cost of each, for --dry-run."""
-    steps = Schedule(config.learning_rate, config.epochs, config.batch_size).steps_per_epoch(len(examples) // 2)
+def plan(shape: Shape, splits: Sequence[int], config: GeneraliseConfig = GeneraliseConfig()) -> Iterator[WorkItem]:
+    """List the half splits with the cost of each: half of the rows are trained on, then all are classified."""
+    rows = len(shape.lengths)
+    half = rows // 2
+    backward, trained = training_layers(shape, config)
     for split in splits:
-        yield SplitRecord("generalise", split, steps * config.epochs, len(examples) // 2, len(examples))
+        yield WorkItem(
+            f"--run {split}",
+            rows=rows,
+            steps=config.epochs * math.ceil(half / config.batch_size),
+            applications=(config.epochs * half + rows) * shape.n_layers,
+            backward=config.epochs * half * backward,
+            copies=3 * trained,
+        )
