@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import Cli, toy_rows, write_jsonl
+from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig
 from mltools.io.records import EpochRecord
 from mltools.io.rows import read_examples
@@ -258,6 +258,20 @@ def test_b08_micro_batches_give_the_same_gradient(monkeypatch: pytest.MonkeyPatc
         gradients += kept
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_b13_a_half_precision_model_is_trained_and_saved_in_float32(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """What is measured after training is what is on disk: no rounding back to the type of θ_P."""
+    from transformers import AutoModelForSequenceClassification
+
+    half = tmp_path / "half"
+    AutoModelForSequenceClassification.from_pretrained(tiny("bert", 7)).half().save_pretrained(half)
+    make_tokenizer().save_pretrained(half)
+    result = cli("finetune", half, noisy_rows, "-o", tmp_path / "m", *FAST)
+    assert result.code == 0 and "has a head for 4 classes" in result.err
+    assert {tensor.dtype for tensor in weights(tmp_path / "m").values()} == {torch.float32}
 
 
 def test_validation_rows_are_measured(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

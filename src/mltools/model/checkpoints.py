@@ -102,7 +102,7 @@ class Checkpoint(Outline):
     saved_dtype: torch.dtype
     saved_settings: dict[str, Any]
     fresh: frozenset[str] = frozenset()
-    """Weights that were not in the files, so are random: of a fresh head."""
+    """Weights that were not in the files, or of another size there, so are random: of a fresh head."""
     stamp: Sequence[object] = ()
     """Tells the files as they were just before they were read."""
 
@@ -264,8 +264,9 @@ def open_checkpoint(
     Args:
         name: a folder or a hub repository.
         device: where the model goes; CPU by default.
-        fresh_head: class names for a new head (drawn from torch's global generator, which the caller seeds);
-            a head that is there already is replaced. None requires the checkpoint to have its head.
+        fresh_head: class names for a new head (drawn from torch's global generator, which the caller seeds).
+            A head of that very size in the checkpoint is taken instead; `fresh` of the result tells.
+            None requires the checkpoint to have its head.
         blocks: module path of the block list (`--blocks`).
 
     Raises:
@@ -343,7 +344,8 @@ def _open(
         runner = Runner(model, stack, model.config)
         parts = find_parts(model, stack, lambda: _short_pass(runner))
     runner.applications = runner.passes = 0
-    fresh = frozenset(info["missing_keys"])
+    replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
+    fresh = frozenset(info["missing_keys"]) | replaced
     checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)
     return checkpoint, info
 
