@@ -1,0 +1,131 @@
+"""--dry-run: what is counted is what is done, the items do the whole, and nothing is written."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Cli, Result, Shell, toy_rows, write_jsonl
+from mltools.io.rows import read_examples
+from mltools.model.checkpoints import open_outline
+from mltools.model.cost import WorkItem, measure_rate, price, read_shape
+
+Tiny = Callable[..., Path]
+N, LAYERS = 48, 4
+
+
+def applications(done: Result) -> int:
+    """What the summary says was done."""
+    found = re.search(r" applications=(\d+)", done.err)
+    assert done.code == 0 and found is not None, done.err
+    return int(found[1])
+
+
+def planned(cli: Cli, *words: object) -> list[dict[str, Any]]:
+    done = cli(*words, "--dry-run")
+    assert done.code == 0 and done.records, done.err
+    assert re.fullmatch(
+        rf"{words[0]} --dry-run: items={len(done.records)} estimated_seconds=.* gigaflops=.*\n", done.err
+    )
+    for record in done.records:
+        assert record["tool"] == words[0] and record["layers"] == LAYERS
+        assert record["seconds"] > 0 and record["operations"] > 0 and record["bytes"] > 0
+    return done.records
+
+
+def test_swap_counts_what_it_does(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows)
+    items = planned(cli, *command)
+    assert len(items) == 10
+    for item in (items[0], items[4], items[5], items[9]):
+        assert applications(cli(*command, *item["item"].split())) == item["applications"]
+    lists = [record["item"] for record in planned(cli, *command, "--layers", "2-3", "--layers", "1,4")]
+    assert lists == ["--layers 2-3", "--layers 1,4"]
+
+
+@pytest.mark.parametrize("preset", ["paper", "released-code"])
+def test_retrain_counts_what_it_does(cli: Cli, tiny: Tiny, noisy_rows: Path, preset: str) -> None:
+    command = ("retrain", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--epochs", 2, "--preset", preset)
+    items = planned(cli, *command)
+    assert items[0]["item"] == "--layers 1-4" and len(items) == 10
+    chosen = next(item for item in items if item["item"] == "--layers 3")
+    assert applications(cli(*command, "--layers", 3)) == chosen["applications"]
+    assert chosen["steps"] == 2 * -(-(N - 20) // 8)
+
+
+def test_other_commands(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    model, states, out = tiny("bert"), tmp_path / "states.safetensors", tmp_path / "out"
+    assert cli("states", model, noisy_rows, "-o", states).code == 0
+    (item,) = planned(cli, "states", model, noisy_rows, "-o", out)
+    assert (item["item"], item["applications"], item["rows"]) == ("", N * LAYERS, N)
+    (item,) = planned(cli, "grads", model, noisy_rows, "--frozen", model)
+    assert item["applications"] == 2 * 20 * LAYERS and item["rows"] == 20
+    (item,) = planned(cli, "grads", model, noisy_rows, "--noisy-only")
+    assert item["applications"] == 10 * LAYERS
+    (item,) = planned(cli, "finetune", model, noisy_rows, "-o", out, "--epochs", 3, "--evaluate", "last")
+    assert (item["steps"], item["applications"]) == (18, (3 * N + N) * LAYERS)
+    (frozen,) = planned(
+        cli, "finetune", model, noisy_rows, "-o", out, "--epochs", 3, "--freeze", "all-layers,embeddings"
+    )
+    assert frozen["operations"] < item["operations"] and frozen["bytes"] < item["bytes"]
+    (item,) = planned(cli, "finetune", model, noisy_rows, "-o", out, "--epochs", 3, "--aux", noisy_rows)
+    assert item["steps"] == 36
+    first, second = planned(cli, "probe", states, "--target", "noise,label")
+    assert (first["item"], second["item"]) == ("--target noise", "--target label")
+    assert first["applications"] == 0 and first["tokens_per_row"] is None
+    (item,) = planned(cli, "probe", model, noisy_rows)
+    assert item["applications"] == N * LAYERS and item["tokens_per_row"] > 1
+    assert [item["item"] for item in planned(cli, "generalise", model, noisy_rows, "--runs", 2)] == [
+        "--run 1",
+        "--run 2",
+    ]
+    assert not out.exists()
+
+
+def test_items_together_are_the_whole(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """The items, one call each, give the records of one sweep (but for what needs the whole)."""
+    command = f"mltools swap {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} -q"
+    whole = shell(command, tmp_path)
+    parts = shell(f"{command} -n --layers 1 --layers 2-3 --layers 1-4 | sed 's|.*"item":"||; s|".*||' | xargs -L1 {command}", tmp_path)
+    of = {r["window"]: r["memorisation_error"] for r in whole.records}
+    assert {r["window"]: r["memorisation_error"] for r in parts.records} == {w: of[w] for w in ("1", "2-3", "1-4")}
+
+
+def test_shape_is_that_of_the_model(tiny: Tiny, tmp_path: Path) -> None:
+    """Shapes without weights: as in the live model, for an encoder and decoders of other builds."""
+    from mltools.model.checkpoints import open_checkpoint
+
+    rows = read_examples(write_jsonl(tmp_path / "rows.jsonl", toy_rows(8)))
+    for architecture in ("bert", "gpt2", "llama"):
+        folder = tiny(architecture)
+        live = open_checkpoint(str(folder))
+        shape = read_shape(open_outline(str(folder)), rows, 512)
+        assert shape.weights == sum(p.numel() for p in live.model.parameters())
+        blocks = [p for block in live.stack.modules for p in block.parameters()]
+        assert shape.block_weights * shape.n_layers == sum(p.numel() for p in blocks)
+        assert shape.lengths.tolist() == live.encode(rows, 512).lengths.tolist()
+
+
+def test_price(tiny: Tiny, tmp_path: Path) -> None:
+    """The formulae of the page on costs, in numbers."""
+    rows = read_examples(write_jsonl(tmp_path / "rows.jsonl", toy_rows(8)))
+    shape = read_shape(open_outline(str(tiny("bert"))), rows, 512)
+    t, width = shape.lengths.astype(float), 32
+    matrices = 4 * width * width + 2 * width * 48
+    one = float(np.mean(2 * matrices * t + 4 * width * t**2))
+    (record,) = price("x", shape, [WorkItem("", 8, applications=3, backward=2, models=2, copies=3, states=5)], 1e9)
+    assert record.operations == pytest.approx(5 * one) and record.seconds == pytest.approx(5 * one / 1e9)
+    block = matrices + 5 * width + 48 + 4 * width
+    assert shape.block_weights == block
+    assert record.bytes == 4 * (2 * shape.weights + 3 * block + 5 * width)
+    assert measure_rate(64, torch.device("cpu")) > 1e6
+
+
+def test_items_are_json_lines_for_jq(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    done = cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "-n", "-q", "--tag", "dataset=toy")
+    assert not done.err and {json.loads(line)["dataset"] for line in done.out.splitlines()} == {"toy"}
