@@ -37,7 +37,9 @@ def correlate(
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="COL[,COL]", help="Columns that match records. [default: all other tags]"),
+        typer.Option(
+            "--on", metavar="COL[,COL]", help="Columns that match records. [default: tool and tags, less the pivot]"
+        ),
     ] = None,
     by: Annotated[
         str | None, typer.Option("--by", metavar="COL[,COL]", help="A table for each combination of these columns.")

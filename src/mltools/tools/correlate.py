@@ -167,11 +167,12 @@ class _Reader:
         return self.tables.setdefault(head[:n], {}).setdefault(" ".join(names), _Series())
 
     def _keys(self, records: Records) -> tuple[str, ...]:
-        """Name the key columns: those given, else all tags that are neither pivot nor `by`; and `layer` for scores."""
+        """Name the key columns: those given, else tool and tags that are neither pivot nor `by`; `layer` for scores."""
         record = records.record(0)
         if self._on is None:
-            others = {"tool", "part", "target", self._pivot, *self._config.by}
-            self._on = tuple(name for name in tags_of(record) if name not in others and record.values[name] is not None)
+            others = {"part", "target", self._pivot, *self._config.by, *(() if self._pivot else ("tool",))}
+            names = dict.fromkeys(["tool", *tags_of(record)])
+            self._on = tuple(name for name in names if name not in others and record.values[name] is not None)
         layer = ("layer",) if "score" in self._config.value and "layer" not in self._on else ()
         if not (self._on or layer):
             raise RowsError(f"{record.place}: no tags to match records on; name the key columns with --on")

@@ -23,12 +23,12 @@ FORMATS = (".pdf", ".png", ".svg")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vPX"
-SETTINGS = {"svg.hashsalt": "mltools", "pdf.fonttype": 42, "font.size": 8, "axes.titlesize": 9}
+SETTINGS = {"svg.hashsalt": "mltools", "pdf.fonttype": 42, "font.size": 8, "axes.titlesize": 8}
 DOTS_PER_INCH = 200
 COLUMNS = 3
 PANEL_INCHES = (3.4, 3.0)
-ROW_INCHES = 0.2
-TITLE_WIDTH = 44
+CELL_INCHES = 0.2
+TITLE_WIDTH = 36
 NUMBERED_COLUMNS = 14  # a grid with more columns than this has no room for a number in each cell
 
 
@@ -75,9 +75,15 @@ def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance) -> 
 def _panel_size(panels: Sequence[Panel]) -> tuple[float, float]:
     """Give the width and height of a panel in inches, enough for all rows and their names."""
     width, height = PANEL_INCHES
-    rows = max((len(panel.rows) for panel in panels if isinstance(panel, Grid | Marks)), default=0)
-    wide = any(isinstance(panel, Marks) for panel in panels)
-    return width * (1.4 if wide else 1.0), max(height, ROW_INCHES * rows + 1)
+    for panel in panels:
+        if isinstance(panel, Grid):
+            side = (1.6 if panel.signed else 1.0) * CELL_INCHES  # a sign and two places need more room
+            width = max(width, side * len(panel.columns) + 1.4)
+        if isinstance(panel, Marks):
+            width = max(width, 1.4 * PANEL_INCHES[0])
+        if isinstance(panel, Grid | Marks):
+            height = max(height, CELL_INCHES * len(panel.rows) + 1)
+    return width, height
 
 
 def _metadata(kind: str, provenance: Provenance) -> dict[str, Any]:
@@ -135,8 +141,9 @@ def _grid(axes: "Axes", grid: Grid) -> None:
     axes.set(xlabel=grid.column_axis, ylabel=grid.row_axis)
     crowded = len(grid.columns) > NUMBERED_COLUMNS
     step = 2 if crowded else 1
-    slanted = max(map(len, grid.columns)) > 3
-    axes.set_xticks(range(0, len(grid.columns), step), grid.columns[::step], rotation=45 if slanted else 0)
+    axes.set_xticks(range(0, len(grid.columns), step), grid.columns[::step])
+    if max(map(len, grid.columns)) > 3:
+        axes.tick_params(axis="x", labelrotation=90)
     axes.set_yticks(range(0, len(grid.rows), step), grid.rows[::step])
     if not crowded:
         _numbers(axes, grid, image)
@@ -165,14 +172,18 @@ def _lines(axes: "Axes", panel: Lines, styles: Mapping[str, int]) -> None:
         i = styles[line.name]
         color = COLORS[i % len(COLORS)]
         dash, marker = DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
-        hollow = {"fillstyle": "none"} if i >= len(COLORS) else {}
+        fill = color if i < len(COLORS) else "none"
         layers = panel.layers[: len(line.values)]
-        values = [math.nan if value is None else value for value in line.values]
         if line.low is not None and line.high is not None:
             axes.fill_between(layers, _filled(line.low), _filled(line.high), color=color, alpha=0.15, linewidth=0)
-        axes.plot(
-            layers, values, dash, color=color, marker=marker, markersize=3, linewidth=1.2, label=line.name, **hollow
-        )
+        style: dict[str, Any] = {
+            "color": color,
+            "marker": marker,
+            "markersize": 3,
+            "markerfacecolor": fill,
+            "linewidth": 1.2,
+        }
+        axes.plot(layers, _filled(line.values), dash, label=line.name, **style)
     axes.set_ylabel(panel.value_name)
     if panel.mark is not None:
         axes.axhline(panel.mark, color="grey", linewidth=0.6)
