@@ -16,7 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from forkserver import write_client
+from forkserver import Process, write_client
 from mltools.cli import main
 
 CONFORMANCE = Path(__file__).parent / "conformance"
@@ -230,6 +230,13 @@ class Shell:
     def program(self) -> str:
         """The fast `mltools` itself."""
         return str(self._folder / "mltools")
+
+    def start(self, arguments: Sequence[object], cwd: Path, out: Path | None = None) -> Process:
+        """Start the program, stdout to the end of `out`, stderr to `cwd/stderr`; the process is to be waited for."""
+        nowhere = Path(os.devnull)
+        with nowhere.open() as stdin, (out or nowhere).open("ab") as stdout, (cwd / "stderr").open("wb") as stderr:
+            streams = [stdin.fileno(), stdout.fileno(), stderr.fileno()]
+            return Process(self._folder / "socket", [str(word) for word in arguments], cwd, streams)
 
     def __call__(self, script: str, cwd: Path, timeout: float = 120, **environment: str) -> Result:
         path = f"{self._folder}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

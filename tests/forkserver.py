@@ -5,6 +5,7 @@ SOCKET` serves; the `mltools` on PATH hands over its arguments, folder, environm
 """
 
 import array
+import contextlib
 import importlib
 import json
 import os
@@ -12,7 +13,9 @@ import pkgutil
 import signal
 import socket
 import sys
+import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 CLIENT = """#!{python}
@@ -38,6 +41,45 @@ def write_client(folder: Path, path: Path) -> None:
     client = folder / "mltools"
     client.write_text(CLIENT.format(python=sys.executable + " -SIE", socket=str(path)))
     client.chmod(0o755)
+
+
+class Process:
+    """A run of the program in a child of the server, which can be killed by its own pid."""
+
+    def __init__(self, path: Path, arguments: Sequence[str], folder: Path, streams: Sequence[int]) -> None:
+        """Ask the server at socket `path` for a run; `streams` are stdin, stdout and stderr."""
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(str(path))
+        request = json.dumps([list(arguments), str(folder), dict(os.environ)]).encode()
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
+        self._connection.sendmsg([len(request).to_bytes(8, "big")], ancillary)
+        self._connection.sendall(request)
+        self.pid = int.from_bytes(self._connection.recv(8), "big")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the run has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self) -> int | None:
+        """Wait for the end; give the status, None if it was killed."""
+        status = self._connection.recv(8)
+        while self._connection.recv(8):
+            pass
+        self._connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(self.pid, 0)  # it has closed its files, but its number may not be free yet
+                time.sleep(0.001)
+        return int(status) if status else None
+
+
+def patch(environment: dict[str, str]) -> None:
+    """Set numbers in modules as MLTOOLS_TEST_PATCH says: `module:NAME=0`, by spaces."""
+    for word in environment.get("MLTOOLS_TEST_PATCH", "").split():
+        place, _, value = word.partition("=")
+        module, _, name = place.partition(":")
+        setattr(importlib.import_module(module), name, float(value))
 
 
 def receive(connection: socket.socket) -> tuple[list[int], list[str], str, dict[str, str]]:
@@ -67,6 +109,7 @@ def answer(connection: socket.socket) -> None:
     for target, mode in ((0, "r"), (1, "w"), (2, "w")):
         setattr(sys, ("stdin", "stdout", "stderr")[target], os.fdopen(target, mode, closefd=False))
     sys.argv = ["mltools", *arguments]
+    patch(environment)
     from mltools.cli import main
 
     try:
