@@ -77,8 +77,11 @@ def centroid(
         blocks=blocks,
     )
     with source as opened:
+        from threadpoolctl import threadpool_limits
+
         from mltools.tools import centroid as tool
 
+        threadpool_limits(threads or 1, "blas")  # the products are too small to share
         projections = tool.Projections() if per_row is not None else None
         found = (
             tool.events(opened, config, _progress, projections)

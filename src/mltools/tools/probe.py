@@ -326,6 +326,7 @@ def _train_linear(
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits
 
     predicted, not_converged = [], 0
     for job in jobs:
@@ -337,7 +338,7 @@ def _train_linear(
             continue
         weights = {index: target.weights[index] for index in present}
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=LINEAR_ITERATIONS, class_weight=weights))
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, threadpool_limits(torch.get_num_threads(), "blas"):
             warnings.simplefilter("always", ConvergenceWarning)
             model.fit(x[split.train], labels)
         not_converged += any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
