@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from conftest import Cli, save_tiny
 from mltools.errors import CheckpointError, MltoolsError, NotFoundError
 from mltools.io.provenance import Provenance
-from mltools.model.checkpoints import check_same, locate, open_checkpoint, save_checkpoint
+from mltools.model.checkpoint_files import locate
+from mltools.model.checkpoints import check_same, open_checkpoint, save_checkpoint
 
 Tiny = Callable[..., Path]
 Change = Callable[[Path], object]

@@ -66,8 +66,8 @@ def test_stock_classes_load_it(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path:
 
 
 def test_memorised_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 4, "--lr", 5e-3)
-    result = cli(*arguments, "--memorised-at", 0.3)
+    arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 4, "--lr", 3e-3)
+    result = cli(*arguments, "--memorised-at", 0.2)
     reached = next(r["epoch"] for r in result.records if r["memorised"])
     memorised = json.loads((tmp_path / "n" / "memorised" / "mltools.json").read_text())
     assert memorised["facts"] == {"memorised_epoch": reached}

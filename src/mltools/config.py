@@ -49,6 +49,19 @@ class PerturbConfig(Settings):
 
 
 @dataclass(frozen=True)
+class PrepareConfig(Settings):
+    """Settings of `prepare`."""
+
+    RELEASED: ClassVar[Mapping[str, Any]] = {"draw": "python", "labels": "numbers", "carry_over": True}
+    split: Literal["train", "validation", "test", "pool"] = "train"
+    seed: int = 1
+    draw: Literal["hash", "python"] = "hash"
+    labels: Literal["names", "numbers"] = "names"
+    top_classes: int | None = None
+    carry_over: bool = False
+
+
+@dataclass(frozen=True)
 class TrainingConfig(Settings):
     """What every training of a whole model is set by (released-code §1.4)."""
 

@@ -24,6 +24,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
     mcog,
     perturb,
     plot,
+    prepare,
     probe,
     retrain,
     schema,

@@ -154,7 +154,7 @@ def finetune(
 
     from mltools.io.provenance import folder_digest
     from mltools.io.rows import read_examples
-    from mltools.model.checkpoints import locate
+    from mltools.model.checkpoint_files import locate
     from mltools.tools.finetune import finetune as tool
     from mltools.tools.finetune import plan
 

@@ -109,7 +109,7 @@ def generalise(
 
     from mltools.io.provenance import folder_digest
     from mltools.io.rows import read_examples
-    from mltools.model.checkpoints import locate
+    from mltools.model.checkpoint_files import locate
     from mltools.tools.generalise import generalise as tool
     from mltools.tools.generalise import plan
 

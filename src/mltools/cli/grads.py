@@ -88,7 +88,7 @@ def grads(
 
     from mltools.io.provenance import folder_digest
     from mltools.io.rows import read_examples
-    from mltools.model.checkpoints import locate
+    from mltools.model.checkpoint_files import locate
     from mltools.tools.grads import grads as tool
     from mltools.tools.grads import plan
 

@@ -25,16 +25,17 @@ def replace_value(line: bytes, key: str, value: bytes) -> bytes:
         key: the key, at the top level.
         value: its new value, as JSON.
     """
-    quoted = orjson.dumps(key)
-    if b"\\" not in line and line.count(quoted) == 1:  # nothing else can look like the key
-        found = SCALAR.match(line, line.index(quoted) + len(quoted))
+    head, quoted, tail = line.partition(orjson.dumps(key))
+    if BACKSLASH not in line and quoted and quoted not in tail:  # nothing else can look like the key
+        found = SCALAR.match(tail)
         if found:
-            return line[: found.start(1)] + value + line[found.end(1) :]
+            return b"%b%b%b%b%b" % (head, quoted, tail[: found.start(1)], value, tail[found.end(1) :])
     text = line.decode("utf-8")
     start, end = {name: (start, end) for name, start, end in member_spans(text)}[key]
     return text[:start].encode() + value + text[end:].encode()
 
 
+BACKSLASH = ord("\\")
 SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^][{},\s]+)')
 """A colon and a string without escapes, number, true, false or null."""
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -55,6 +56,9 @@ class _HashingReader(io.RawIOBase):
         self._raw, self._name = raw, name
         self.sha256 = hashlib.sha256()
 
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
     def readable(self) -> bool:
         return True
 
@@ -88,6 +92,7 @@ class Source:
         self._stream: io.BufferedReader[Any] | None = None
         self._content: bytes | None = None
         self._digest: str | None = None
+        self._stamp: tuple[int, int, int] | None = None
 
     @property
     def form(self) -> str:
@@ -105,12 +110,18 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the bytes as stored, in hex. For a stream: of what was read so far."""
+        """SHA-256 of the bytes as stored, in hex. For a stream: of what was read so far.
+
+        Raises:
+            RowsError: a Parquet file that has changed since it was opened.
+        """
         if self._reader is not None:
             return self._reader.sha256.hexdigest()
         if self._digest is None:
             with self._open_raw() as raw:
                 self._digest = hashlib.file_digest(cast(Any, raw), "sha256").hexdigest()
+                if self._stamp not in (None, _stamp(raw)):
+                    raise RowsError(f"{self.name}: the rows changed while they were read")
         return self._digest
 
     def place(self, number: int) -> str:
@@ -120,6 +131,7 @@ class Source:
     def parquet(self) -> str | io.BytesIO:
         """Give what a Parquet reader can read: the path of a file, or the content of a stream."""
         if self._content is None and Path(self.path).is_file():
+            self._stamp, self._digest = _stamp(self._open()), None
             self._open().close()
             self._stream = self._reader = None
             return self.path
@@ -169,6 +181,12 @@ class Source:
             yield _split(rest.removeprefix(mark))
 
 
+def _stamp(stream: Any) -> tuple[int, int, int]:
+    """Give what changes when a file is written or replaced."""
+    stat = os.fstat(stream.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def _split(block: bytes) -> list[bytes]:
     return (block.replace(b"\r\n", b"\n") if b"\r" in block else block).removesuffix(b"\r").split(b"\n")
 
@@ -211,7 +229,7 @@ class Block:
     """Some rows: their numbers from 1 (line or row), their JSON lines (None for Parquet), their columns."""
 
     numbers: Sequence[int]
-    lines: Sequence[bytes | None]
+    lines: Sequence[bytes] | None
     values: Sequence[Values]
 
 
@@ -223,7 +241,7 @@ def iter_blocks(source: Source) -> Iterator[Block]:
     """
     if source.is_parquet:
         rows = read_parquet(source).rows(named=True)
-        yield Block(range(1, len(rows) + 1), [None] * len(rows), rows)
+        yield Block(range(1, len(rows) + 1), None, rows)
         return
     start = 1
     for lines in source.blocks():
@@ -244,7 +262,7 @@ def iter_blocks(source: Source) -> Iterator[Block]:
 def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
     """Yield (number from 1, JSON line or None, columns) of each row; else as `iter_blocks`."""
     for block in iter_blocks(source):
-        yield from zip(block.numbers, block.lines, block.values, strict=True)
+        yield from zip(block.numbers, block.lines or [None] * len(block.values), block.values, strict=True)
 
 
 def _parse(source: Source, number: int, line: bytes) -> Any:

@@ -5,41 +5,31 @@ an error, never a fresh random one (except a head that is asked for).
 """
 
 import contextlib
-import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
-from mltools.errors import OUT_OF_MEMORY, CheckpointError, NotFoundError, RowsError, UsageError
+from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
 from mltools.io.atomic import atomic_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest, folder_stamp
-from mltools.io.rows import Examples, Label, shown
+from mltools.io.rows import Examples, shown
+from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import HEAD, BlockStack, Part, call_order, find_blocks, find_parts
-from mltools.model.inference import Batch, Encoded, Runner
+from mltools.model.checkpoint_files import check_files, locate
+from mltools.model.runner import Runner
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-ADAPTER = "adapter_config.json"
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pkl", "tf_model.h5")
 NO_LIMIT = 1_000_000
 
 
@@ -146,110 +136,6 @@ def encode(tokenizer: Any, texts: Sequence[str], max_length: int, vocabulary: in
     if encoded.n_empty:
         console.warn(f"{encoded.n_empty} rows without a token are kept, as one special token")
     return encoded
-
-
-def locate(name: str) -> Path:
-    """Give the local folder of a checkpoint: a folder, or a hub repository fetched into the hub's cache.
-
-    A name that starts with `/`, `.` or `~`, or whose parent folder exists, is a path and never asked of the hub.
-
-    Raises:
-        NotFoundError: no such folder; the repository is unknown or cannot be reached.
-    """
-    path = Path(os.path.expanduser(name))  # noqa: PTH111  pathlib's raises where there is no such user
-    if name and path.is_dir():
-        return path
-    if name and path.exists():
-        raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS}")
-    parent = name.rpartition("/")[0]
-    looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or (parent and Path(parent).is_dir())
-    if looks_local or not name:
-        raise NotFoundError(f"no such folder: {name or shown(name)}")
-    return _fetch(name)
-
-
-def _fetch(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0][:120]
-        raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
-
-
-def check_files(folder: Path, name: str) -> None:
-    """Check, before anything is loaded, that a folder is a safetensors checkpoint without traps.
-
-    Raises:
-        CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
-    """
-    config = _read_json(folder / "config.json", name)
-    settings = {"config.json": config}
-    if (folder / "tokenizer_config.json").exists():
-        settings["tokenizer_config.json"] = _read_json(folder / "tokenizer_config.json", name)
-    for file_name, values in settings.items():
-        if values.get("auto_map"):
-            raise CheckpointError(f"{name}: {file_name} asks to run code of its own (auto_map); this is never done")
-    if "quantization_config" in config:
-        raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
-    if (folder / ADAPTER).exists():
-        raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
-    for file in _weight_files(folder, name):
-        _check_weights(file, folder, name)
-
-
-def _read_json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{name}: no {path.name}; is it a checkpoint folder?") from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{name}: {path.name} is not readable JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{name}: {path.name} is not a JSON object")
-    return value
-
-
-def _weight_files(folder: Path, name: str) -> list[Path]:
-    if (folder / INDEX).exists() and (folder / WEIGHTS).exists():
-        raise CheckpointError(f"{name}: has {WEIGHTS} and {INDEX}; one of them is stale: remove it")
-    if (folder / INDEX).exists():
-        shards = _read_json(folder / INDEX, name).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
-            raise CheckpointError(f"{name}: {INDEX} has no weight_map")
-        files = sorted(set(shards.values()))
-        outside = [file for file in files if Path(file).name != file or file in (".", "..")]
-        if outside:
-            raise CheckpointError(f"{name}: {INDEX} names a file outside the folder ({outside[0]}); refused")
-        missing = [file for file in files if not (folder / file).exists()]
-        if missing:
-            raise CheckpointError(f"{name}: {len(missing)} of {len(files)} shards are missing (first: {missing[0]})")
-        return [folder / file for file in files]
-    if (folder / WEIGHTS).exists():
-        return [folder / WEIGHTS]
-    pickles = [file for file in PICKLES if (folder / file).exists()]
-    if pickles:
-        raise CheckpointError(
-            f"{name}: only {pickles[0]}, which is never unpickled; convert it to safetensors where you trust it "
-            "(transformers: model.save_pretrained(folder))"
-        )
-    raise CheckpointError(f"{name}: no {WEIGHTS} and no {INDEX}")
-
-
-def _check_weights(file: Path, folder: Path, name: str) -> None:
-    target = file.resolve()
-    inside = target.parent == folder.resolve()
-    in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
-    if not inside and not in_hub_cache:
-        raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            tensors.keys()
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
 
 
 def open_checkpoint(
@@ -467,50 +353,6 @@ def _prefix_hint(missing: list[str], unexpected: list[str]) -> str:
             if tail and other.endswith("." + tail):
                 return f'; the file has "{other}" where "{key}" is wanted: rename them'
     return ""
-
-
-def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:
-    """Turn row labels into class indices: by name if all are names, else integers as indices.
-
-    Args:
-        labels: one label a row.
-        names: class names of the checkpoint, in the order of the logits.
-        where: the rows, for messages and for class names kept in Parquet.
-
-    Raises:
-        RowsError: a label that is no class of the checkpoint.
-    """
-    index = {name: i for i, name in enumerate(names)}
-    texts = {label: _label_name(label, where.names) for label in set(labels)}
-    unknown = [label for label, text in texts.items() if text not in index]
-    if not unknown:
-        return np.array([index[texts[label]] for label in labels], dtype=np.int64)
-    if all(isinstance(label, int) and 0 <= label < len(names) for label in texts) and len(unknown) == len(texts):
-        return np.array(labels, dtype=np.int64)
-    row = next(i for i, label in enumerate(labels) if label in unknown)
-    raise RowsError(
-        f"{where.source.name}: label {shown(unknown[0])} (row id {shown(where.ids[row])}) is no class of the "
-        f"checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
-    )
-
-
-def _label_name(label: Label, names: Sequence[str] | None) -> str:
-    if names is not None and isinstance(label, int) and 0 <= label < len(names):
-        return names[label]
-    return str(label)
-
-
-def class_names(examples: Examples) -> list[str]:
-    """Name the classes of training rows, sorted: what a fresh head's `id2label` says.
-
-    Raises:
-        RowsError: fewer than two classes.
-    """
-    vocabulary = examples.vocabulary()
-    names = examples.names or [str(label) for label in vocabulary]
-    if len(vocabulary) < 2:
-        raise RowsError(f"{examples.source.name}: one class only ({names[0]}); a classifier needs two")
-    return names
 
 
 def check_same(noisy: Checkpoint, other: Checkpoint) -> None:

@@ -18,9 +18,12 @@ from mltools.config import FinetuneConfig, TrainingConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.rows import Examples, Label
+from mltools.model.batches import Encoded
 from mltools.model.blocks import HEAD, parse_freeze
-from mltools.model.checkpoints import Checkpoint, target_indices
-from mltools.model.inference import Encoded, Runner, predict
+from mltools.model.checkpoints import Checkpoint
+from mltools.model.classes import target_indices
+from mltools.model.inference import predict
+from mltools.model.runner import Runner
 from mltools.model.training import Schedule, Training, cross_entropy_sum, epoch_batches, purpose_seed
 
 

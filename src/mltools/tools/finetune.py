@@ -27,10 +27,12 @@ from mltools.errors import TrainingError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
-from mltools.model.checkpoints import Checkpoint, class_names, open_checkpoint, save_checkpoint, target_indices
+from mltools.model.batches import Encoded
+from mltools.model.checkpoints import Checkpoint, open_checkpoint, save_checkpoint
+from mltools.model.classes import class_names, target_indices
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
-from mltools.model.inference import Encoded, self_check
+from mltools.model.inference import self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
 from mltools.model.training import accelerator_for, purpose_seed
 from mltools.signals import Stop, Terminated, deferred_stop

@@ -4,8 +4,11 @@ The state is the progress, the weights and the moments, and θ_M1 once it is rea
 a run killed at any moment finds the last one.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +63,7 @@ class SavedState:
         """Look at the state of the run that writes `out`; nothing is written yet."""
         self.folder = state_folder(out)
         self._fingerprint = fingerprint
+        self._lock: int | None = None
 
     @property
     def memorised(self) -> Path | None:
@@ -73,12 +77,38 @@ class SavedState:
         Raises:
             UsageError: as said.
         """
-        if self.folder.exists() and not resume and not force:
+        if self.folder.exists() and any(self.folder.iterdir()) and not resume and not force:
             raise UsageError(f"{self.folder} holds an unfinished run: go on with --resume, or discard it with --force")
 
+    def claim(self) -> None:
+        """Keep other runs away until `release` or the end of the process.
+
+        Raises:
+            UsageError: another run for the same checkpoint is going on.
+        """
+        self.folder.mkdir(exist_ok=True)
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise UsageError(f"{self.folder} is in use by another run; wait for it, or choose another -o") from None
+        except OSError:  # a file system without locks
+            pass
+
+    def release(self) -> None:
+        """Let other runs have it, and leave no empty folder."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError):  # it holds what resuming needs, or is gone
+            self.folder.rmdir()
+        os.close(self._lock)
+        self._lock = None
+
     def discard(self) -> None:
-        """Remove all of it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all of it, but not the folder itself, which holds the lock."""
+        for path in self.folder.glob("*"):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def save(self, progress: Progress, trainings: Sequence[Training]) -> None:
         """Write progress, weights and moments of the trainings, which may share weights."""

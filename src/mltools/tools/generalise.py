@@ -18,7 +18,8 @@ from mltools.draw import ranked
 from mltools.errors import RowsError
 from mltools.io.records import HalfRecord
 from mltools.io.rows import Examples
-from mltools.model.checkpoints import class_names, open_checkpoint
+from mltools.model.checkpoints import open_checkpoint
+from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
 from mltools.model.inference import self_check

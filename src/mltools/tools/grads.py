@@ -24,11 +24,13 @@ from mltools.io.records import GradRecord
 from mltools.io.rows import Examples, RowId
 from mltools.io.rows import shown as in_json
 from mltools.io.tensors import open_tensors, write_tensors
+from mltools.model.batches import Encoded
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, open_checkpoint, target_indices
+from mltools.model.checkpoints import Checkpoint, check_same, open_checkpoint
+from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
-from mltools.model.inference import Encoded, self_check
+from mltools.model.inference import self_check
 from mltools.model.training import cross_entropy_sum
 
 CPU_TOKENS = 256

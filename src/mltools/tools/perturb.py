@@ -5,15 +5,19 @@ columns pass through; JSONL keeps its bytes.
 """
 
 import random
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from itertools import chain, compress
 from math import floor
+from typing import cast
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from mltools.config import PerturbConfig
 from mltools.draw import keyed_hash, keyed_hashes
@@ -28,11 +32,13 @@ from mltools.io.rows import (
     RawRow,
     RowId,
     Source,
+    Values,
     iter_blocks,
     shown,
 )
 
-Draw = Mapping[int, Label]
+Draw = dict[int, Label]
+"""New labels of noisy rows, by position."""
 ROWS, LABELS = "perturb rows", "perturb labels"
 
 
@@ -67,11 +73,11 @@ def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Coun
     """
     _check(config)
     count = count if count is not None else Count()
-    rows = _read(source, columns, config, count)
+    parts = _read(source, columns, config, count)
     if config.stream:
-        yield from _stream(rows, source, columns, config, count)
+        yield from _stream(parts, source, columns, config, count)
     else:
-        yield from _exact(rows, source, columns, config, count)
+        yield from _exact(parts, source, columns, config, count)
 
 
 def _check(config: PerturbConfig) -> None:
@@ -88,42 +94,33 @@ def _check(config: PerturbConfig) -> None:
 
 
 @dataclass
-class _Table:
-    """Rows to be marked, as columns: each has an id, and a JSON line lacks its closing brace."""
+class _Part:
+    """Some rows, as columns. Of JSON lines that lack an id, all lack it (`numbered`); labels are as they were read."""
 
-    rows: list[RawRow] = field(default_factory=list)
-    ids: list[RowId] = field(default_factory=list)
-    labels: list[Label | None] = field(default_factory=list)
+    rows: list[RawRow]
+    ids: Sequence[RowId]
+    labels: Sequence[Label | None]
+    numbered: bool
 
-    def add(self, other: "_Table") -> None:
-        self.rows += other.rows
-        self.ids += other.ids
-        self.labels += other.labels
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def keep(self, classes: set[Label]) -> "_Table":
+    def keep(self, classes: set[Label]) -> "_Part":
         chosen = [label in classes for label in self.labels]
-        return _Table(*(list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels)))  # type: ignore[arg-type]
-
-    def positions(self, classes: Sequence[Label]) -> dict[Label, list[int]]:
-        """Give each class's rows."""
-        result: dict[Label | None, list[int]] = {label: [] for label in (*classes, None)}
-        for index, label in enumerate(self.labels):
-            result[label].append(index)
-        return {label: result[label] for label in classes}
+        rows, ids, labels = (list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels))
+        return _Part(cast(list[RawRow], rows), cast(list[RowId], ids), cast(list[Label | None], labels), self.numbered)
 
 
-def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[_Table]:
-    """Read the rows, some at a time."""
+def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Iterator[_Part]:
     labels = LabelReader(source, columns.label_type)
     ids = IdReader(source, unique=not config.stream)
     for block in iter_blocks(source):
         _refuse_perturbed(source, block)
         found = labels.read_block(block, columns.label)
         row_ids = ids.read_block(count.rows, block)
-        rows = _open(block, columns.label, found, count.rows)
-        count.rows += len(rows)
+        count.rows += len(found)
         count.unlabelled += found.count(None)
-        yield _Table(rows, list(row_ids), list(found))
+        yield _part(block, columns.label, row_ids, found)
     labels.check()
     if not count.rows:
         raise RowsError(f"{source.name}: no rows")
@@ -136,60 +133,68 @@ def _refuse_perturbed(source: Source, block: Block) -> None:
                 raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
 
 
-def _open(block: Block, column: str, labels: Sequence[Label | None], start: int) -> list[RawRow]:
-    """Give rows their ids (the first is row `start`), and labels the type that they were read in."""
-    rows: list[RawRow] = []
-    for index, (line, values, label) in enumerate(zip(block.lines, block.values, labels, strict=True), start):
-        if line is None:
-            label = values[column] if label is None else label
-            rows.append({**values, column: label, "id": values.get("id", index)})
-            continue
-        if label is not values[column] and label is not None:
-            line = replace_value(line, column, orjson.dumps(label))
-        line = line.rstrip()[:-1]
-        rows.append(line if "id" in values else line + b',"id":%d' % index)
-    return rows
+def _part(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> _Part:
+    numbered = isinstance(ids, range)
+    members = zip(block.values, ids, labels, strict=True)
+    if block.lines is None:
+        rows = [
+            {**row, column: row[column] if label is None else label, "id": row_id} for row, row_id, label in members
+        ]
+        return _Part(list(rows), ids, labels, numbered)
+    lines = [line.rstrip() for line in block.lines]
+    for index, (row, row_id, label) in enumerate(members):
+        if label is not row[column] and label is not None:
+            lines[index] = replace_value(lines[index], column, orjson.dumps(label))
+        if not numbered and "id" not in row:
+            lines[index] = b'%b,"id":%b}' % (lines[index][:-1], orjson.dumps(row_id))
+    return _Part(list(lines), ids, labels, numbered)
 
 
 def _exact(
-    blocks: Iterable[_Table], source: Source, columns: Columns, config: PerturbConfig, count: Count
+    parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count
 ) -> Iterator[RawRow]:
-    table = _Table()
-    for block in blocks:
-        table.add(block)
+    parts = list(parts)
     if config.top_classes is not None:
-        table = table.keep(_top_classes(table.labels, config.top_classes, source))
-        count.left_out = count.rows - len(table.rows)
-    classes = sorted({label for label in table.labels if label is not None})
+        kept = _top_classes(chain.from_iterable(part.labels for part in parts), config.top_classes, source)
+        parts = [part.keep(kept) for part in parts]
+        count.left_out = count.rows - sum(map(len, parts))
+    labels = list(chain.from_iterable(part.labels for part in parts))
+    classes = sorted(cast(set[Label], set(labels) - {None}))
     if config.classes is not None:
         classes = _named_classes(config.classes, classes, source)
     if len(classes) < 2:
         raise RowsError(f"{source.name}: {_few(classes)}; a wrong label needs two classes")
-    draw = (_draw_hash if config.draw == "hash" else _draw_python)(table, classes, config)
+    ids = list(chain.from_iterable(part.ids for part in parts))
+    draw = (_draw_hash if config.draw == "hash" else _draw_python)(ids, labels, classes, config)
     count.noisy = len(draw)
-    mark = _Marker(columns.label)
-    for index, (row, label) in enumerate(zip(table.rows, table.labels, strict=True)):
-        yield mark(row, label, draw.get(index))
+    mark, chosen, start = _Marker(columns.label), sorted(draw), 0
+    for part in parts:
+        stop = start + len(part)
+        here = chosen[bisect_left(chosen, start) : bisect_left(chosen, stop)]
+        yield from mark(part, {index - start: draw[index] for index in here})
+        start = stop
 
 
 def _stream(
-    blocks: Iterable[_Table], source: Source, columns: Columns, config: PerturbConfig, count: Count
+    parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count
 ) -> Iterator[RawRow]:
     mark = _Marker(columns.label)
     rank, choice = keyed_hash(ROWS, config.seed), keyed_hash(LABELS, config.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(config.rate)) * 2**64)
-    for row, row_id, label in chain.from_iterable(zip(b.rows, b.ids, b.labels, strict=True) for b in blocks):
-        new = None
-        if label is not None:
+    for part in parts:
+        news: Draw = {}
+        for index, (row_id, label) in enumerate(zip(part.ids, part.labels, strict=True)):
+            if label is None:
+                continue
             classes = classes or _named_classes(config.classes or (), [label], source)
             if label not in classes:
                 raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
             if rank(row_id) < bound:
                 others = [c for c in classes if c != label]
-                new = others[choice(row_id) % len(others)]
-        count.noisy += new is not None
-        yield mark(row, label, new)
+                news[index] = others[choice(row_id) % len(others)]
+        count.noisy += len(news)
+        yield from mark(part, news)
 
 
 def _few(classes: Sequence[Label]) -> str:
@@ -219,47 +224,77 @@ def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
 
 
-def _draw_hash(table: _Table, classes: Sequence[Label], config: PerturbConfig) -> Draw:
+def _positions(labels: Sequence[Label | None], classes: Sequence[Label]) -> dict[Label, NDArray[np.int64]]:
+    """Give each class's rows."""
+    code = {label: i for i, label in enumerate((*classes, None))}
+    codes = np.fromiter(map(code.__getitem__, labels), np.int64, len(labels))
+    return {label: np.flatnonzero(codes == code[label]) for label in classes}
+
+
+def _draw_hash(
+    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], config: PerturbConfig
+) -> Draw:
     """Change, in each class, the rows whose hash ranks lowest; another hash picks the label."""
-    ranks = keyed_hashes(table.ids, ROWS, config.seed)
-    draw: dict[int, Label] = {}
-    for label, members in table.positions(classes).items():
-        positions = np.array(members, dtype=np.int64)
-        n = floor(Decimal(str(config.rate)) * len(positions))
-        chosen = positions[ranks[positions].argsort(kind="stable")[:n]].tolist()
-        choices = keyed_hashes([table.ids[index] for index in chosen], LABELS, config.seed).tolist()
+    ranks = keyed_hashes(ids, ROWS, config.seed)
+    draw: Draw = {}
+    for label, members in _positions(labels, classes).items():
+        n = floor(Decimal(str(config.rate)) * len(members))
+        chosen = members[ranks[members].argsort(kind="stable")[:n]].tolist()
+        choices = keyed_hashes([ids[index] for index in chosen], LABELS, config.seed).tolist()
         others = [c for c in classes if c != label]
         draw.update((index, others[choice % len(others)]) for index, choice in zip(chosen, choices, strict=True))
     return draw
 
 
-def _draw_python(table: _Table, classes: Sequence[Label], config: PerturbConfig) -> Draw:
+def _draw_python(
+    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], config: PerturbConfig
+) -> Draw:
     """Draw as the released code does: Python's generator, class by class, then labels in row order."""
     generator = random.Random(config.seed)
     if config.split_from is not None:
         generator.shuffle(list(range(config.split_from)))
     chosen: set[int] = set()
-    for positions in table.positions(classes).values():
+    for members in _positions(labels, classes).values():
+        positions = members.tolist()
         generator.shuffle(positions)
         chosen.update(positions[: int(config.rate * len(positions))])
-    return {index: generator.choice([c for c in classes if c != table.labels[index]]) for index in sorted(chosen)}
+    return {index: generator.choice([c for c in classes if c != labels[index]]) for index in sorted(chosen)}
 
 
 class _Marker:
-    """Closes rows with their new columns."""
+    """Writes rows with their new columns."""
 
     def __init__(self, column: str) -> None:
         self._column = column
-        self._clean: dict[Label | None, bytes] = {None: b"}"}
 
-    def __call__(self, row: RawRow, label: Label | None, new: Label | None) -> RawRow:
-        if isinstance(row, dict):
-            noisy = None if label is None else new is not None
-            current = row[self._column] if new is None else new
-            return {**row, self._column: current, "original_label": label, "noisy": noisy}
-        if new is not None:
-            row = replace_value(row, self._column, orjson.dumps(new))
-            return b'%b,"original_label":%b,"noisy":true}' % (row, orjson.dumps(label))
-        if label not in self._clean:
-            self._clean[label] = b',"original_label":%b,"noisy":false}' % orjson.dumps(label)
-        return row + self._clean[label]
+    def __call__(self, part: _Part, news: Draw) -> list[RawRow]:
+        """Mark the rows; `news` holds the new labels of the noisy ones, by position."""
+        if part.rows and isinstance(part.rows[0], dict):
+            return [self._values(part, index, news.get(index)) for index in range(len(part))]
+        lines = cast(list[bytes], part.rows)
+        ends = {label: _end(label, part.numbered, noisy=False) for label in set(part.labels)}
+        marked: list[RawRow]
+        if part.numbered:
+            members = zip(lines, part.labels, part.ids, strict=True)
+            marked = [line[:-1] + ends[label] % row_id for line, label, row_id in members]
+        else:
+            marked = [line[:-1] + ends[label] for line, label in zip(lines, part.labels, strict=True)]
+        for index, new in news.items():
+            line = replace_value(lines[index], self._column, orjson.dumps(new))
+            end = _end(part.labels[index], part.numbered, noisy=True)
+            marked[index] = line[:-1] + (end % part.ids[index] if part.numbered else end)
+        return marked
+
+    def _values(self, part: _Part, index: int, new: Label | None) -> Values:
+        row, label = cast(Values, part.rows[index]), part.labels[index]
+        noisy = None if label is None else new is not None
+        return {**row, self._column: row[self._column] if new is None else new, "original_label": label, "noisy": noisy}
+
+
+@cache
+def _end(label: Label | None, numbered: bool, *, noisy: bool) -> bytes:
+    """Give what closes a JSON line; where rows are numbered, `%d` stands in it for the number."""
+    end = b"}"
+    if label is not None:
+        end = b',"original_label":%b,"noisy":%b}' % (orjson.dumps(label), orjson.dumps(noisy))
+    return b',"id":%d' + end.replace(b"%", b"%%") if numbered else end

@@ -19,10 +19,12 @@ from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.groups import SCALARS
 from mltools.io.records import Record, Tags, WindowRecord, known_columns
 from mltools.io.rows import Examples
+from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, target_indices
+from mltools.model.checkpoints import Checkpoint, check_same
+from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import CHECK_TOLERANCE, Batch, Logits, predict, predictions, self_check
+from mltools.model.inference import CHECK_TOLERANCE, Logits, predict, predictions, self_check
 from mltools.model.training import (
     Schedule,
     Training,

@@ -17,9 +17,11 @@ from mltools.errors import CheckpointError, RowsError
 from mltools.io.provenance import Provenance
 from mltools.io.rows import Columns, Examples, Label, RowId, Source, iter_examples
 from mltools.io.states import RowTable, StatesWriter
+from mltools.model.batches import Encoded
 from mltools.model.checkpoints import Checkpoint, open_checkpoint
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import Encoded, Pooling, self_check
+from mltools.model.inference import self_check
+from mltools.model.runner import Pooling
 
 PART_ROWS = 4096
 Progress = Callable[[Iterator[int], int], Iterator[int]]

@@ -19,10 +19,13 @@ from mltools.errors import RowsError
 from mltools.io.provenance import Provenance
 from mltools.io.records import WindowRecord
 from mltools.io.rows import Examples
+from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import BlockStack, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint, target_indices
+from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint
+from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import TIE, Batch, Encoded, Recording, self_check
+from mltools.model.inference import TIE, self_check
+from mltools.model.runner import Recording
 from mltools.windows import Window, all_windows
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]

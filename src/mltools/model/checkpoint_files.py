@@ -1,0 +1,123 @@
+"""Finding a checkpoint's folder, and refusing, before anything is loaded, files that are not safe or not whole.
+
+safetensors only: nothing is unpickled, no code of a checkpoint runs, nothing outside its folder is read.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from mltools.errors import CheckpointError, NotFoundError
+from mltools.io.rows import shown
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pkl", "tf_model.h5")
+
+
+def locate(name: str) -> Path:
+    """Give the local folder of a checkpoint: a folder, or a hub repository fetched into the hub's cache.
+
+    A name that starts with `/`, `.` or `~`, or whose parent folder exists, is a path and never asked of the hub.
+
+    Raises:
+        NotFoundError: no such folder; the repository is unknown or cannot be reached.
+    """
+    path = Path(os.path.expanduser(name))  # noqa: PTH111  pathlib's raises where there is no such user
+    if name and path.is_dir():
+        return path
+    if name and path.exists():
+        raise CheckpointError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS}")
+    parent = name.rpartition("/")[0]
+    looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or (parent and Path(parent).is_dir())
+    if looks_local or not name:
+        raise NotFoundError(f"no such folder: {name or shown(name)}")
+    return _fetch(name)
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0][:120]
+        raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Check, before anything is loaded, that a folder is a safetensors checkpoint without traps.
+
+    Raises:
+        CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
+    """
+    config = _read_json(folder / "config.json", name)
+    settings = {"config.json": config}
+    if (folder / "tokenizer_config.json").exists():
+        settings["tokenizer_config.json"] = _read_json(folder / "tokenizer_config.json", name)
+    for file_name, values in settings.items():
+        if values.get("auto_map"):
+            raise CheckpointError(f"{name}: {file_name} asks to run code of its own (auto_map); this is never done")
+    if "quantization_config" in config:
+        raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
+    for file in _weight_files(folder, name):
+        _check_weights(file, folder, name)
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{name}: no {path.name}; is it a checkpoint folder?") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{name}: {path.name} is not readable JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{name}: {path.name} is not a JSON object")
+    return value
+
+
+def _weight_files(folder: Path, name: str) -> list[Path]:
+    if (folder / INDEX).exists() and (folder / WEIGHTS).exists():
+        raise CheckpointError(f"{name}: has {WEIGHTS} and {INDEX}; one of them is stale: remove it")
+    if (folder / INDEX).exists():
+        shards = _read_json(folder / INDEX, name).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
+            raise CheckpointError(f"{name}: {INDEX} has no weight_map")
+        files = sorted(set(shards.values()))
+        outside = [file for file in files if Path(file).name != file or file in (".", "..")]
+        if outside:
+            raise CheckpointError(f"{name}: {INDEX} names a file outside the folder ({outside[0]}); refused")
+        missing = [file for file in files if not (folder / file).exists()]
+        if missing:
+            raise CheckpointError(f"{name}: {len(missing)} of {len(files)} shards are missing (first: {missing[0]})")
+        return [folder / file for file in files]
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    pickles = [file for file in PICKLES if (folder / file).exists()]
+    if pickles:
+        raise CheckpointError(
+            f"{name}: only {pickles[0]}, which is never unpickled; convert it to safetensors where you trust it "
+            "(transformers: model.save_pretrained(folder))"
+        )
+    raise CheckpointError(f"{name}: no {WEIGHTS} and no {INDEX}")
+
+
+def _check_weights(file: Path, folder: Path, name: str) -> None:
+    target = file.resolve()
+    inside = target.parent == folder.resolve()
+    in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
+    if not inside and not in_hub_cache:
+        raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            tensors.keys()
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None

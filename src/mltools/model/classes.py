@@ -1,0 +1,53 @@
+"""Labels of rows as classes of a checkpoint: names, and indices of the logits."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mltools.errors import RowsError
+from mltools.io.rows import Examples, Label, shown
+
+
+def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:
+    """Turn row labels into class indices: by name if all are names, else integers as indices.
+
+    Args:
+        labels: one label a row.
+        names: class names of the checkpoint, in the order of the logits.
+        where: the rows, for messages and for class names kept in Parquet.
+
+    Raises:
+        RowsError: a label that is no class of the checkpoint.
+    """
+    index = {name: i for i, name in enumerate(names)}
+    texts = {label: _label_name(label, where.names) for label in set(labels)}
+    unknown = [label for label, text in texts.items() if text not in index]
+    if not unknown:
+        return np.array([index[texts[label]] for label in labels], dtype=np.int64)
+    if all(isinstance(label, int) and 0 <= label < len(names) for label in texts) and len(unknown) == len(texts):
+        return np.array(labels, dtype=np.int64)
+    row = next(i for i, label in enumerate(labels) if label in unknown)
+    raise RowsError(
+        f"{where.source.name}: label {shown(unknown[0])} (row id {shown(where.ids[row])}) is no class of the "
+        f"checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
+    )
+
+
+def _label_name(label: Label, names: Sequence[str] | None) -> str:
+    if names is not None and isinstance(label, int) and 0 <= label < len(names):
+        return names[label]
+    return str(label)
+
+
+def class_names(examples: Examples) -> list[str]:
+    """Name the classes of training rows, sorted: what a fresh head's `id2label` says.
+
+    Raises:
+        RowsError: fewer than two classes.
+    """
+    vocabulary = examples.vocabulary()
+    names = examples.names or [str(label) for label in vocabulary]
+    if len(vocabulary) < 2:
+        raise RowsError(f"{examples.source.name}: one class only ({names[0]}); a classifier needs two")
+    return names

@@ -1,0 +1,340 @@
+"""A classifier that runs whole, block by block, and from any block on; no architecture is named (DESIGN §5).
+
+Rows are pooled by the attention mask, so a row's result does not depend on its batch or on what the padding token is.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mltools.errors import CheckpointError
+from mltools.model.batches import Batch
+from mltools.model.blocks import BlockStack, first_tensor
+from mltools.model.pooled import pooled_forward
+
+Pooling = Literal["first", "last", "all"]
+
+
+@dataclass
+class Recording:
+    """One ordinary pass: the states before each block and after the last, and how each block was called.
+
+    `states[l]` is (batch, length, width), 0 the embeddings. `calls[l - 1]` is block l's positional and keyword
+    arguments, hidden states left out; `outputs` is what the blocks returned besides.
+    """
+
+    batch: Batch
+    states: list[Tensor]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    templates: list[Any]
+
+
+class _Reached(Exception):
+    """Ends a forward pass at a block, with the states that enter it."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+
+class Runner:
+    """A classifier that can be run whole, block by block, and from the last block on.
+
+    Counts `applications`: one block applied to one row is 1.
+    """
+
+    def __init__(self, model: nn.Module, stack: BlockStack, pad_attribute: Any) -> None:
+        """Wrap a model; `pad_attribute` is the configuration whose `pad_token_id` decoder heads read."""
+        self.model = model
+        self.stack = stack
+        self.config = pad_attribute
+        self.applications = 0
+        self.passes = 0
+        self.device = next(model.parameters()).device
+        self._template: Any = None
+        self.pools_last_block = False
+        self.pooling: Pooling = self._find_pooling()
+        self.pools_last_block = self._can_pool_last_block()
+
+    @contextlib.contextmanager
+    def padding(self, batch: Batch) -> Iterator[None]:
+        """Let decoder heads see this batch's padding id while it runs."""
+        before = self.config.pad_token_id
+        padded = batch.ids[batch.mask == 0]
+        if len(padded):
+            self.config.pad_token_id = int(padded[0])
+        elif bool((batch.ids == before).any()):
+            self.config.pad_token_id = -1  # a real token must not be taken for padding
+        try:
+            yield
+        finally:
+            self.config.pad_token_id = before
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run the whole model: logits (batch, classes), with gradients where they are on."""
+        self._count(len(batch) * len(self.stack))
+        self.passes += 1
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
+        with self.padding(batch), self._pooled_last_block(batch):
+            logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        return logits
+
+    @contextlib.contextmanager
+    def _pooled_last_block(self, batch: Batch) -> Iterator[None]:
+        """Let the last block compute the pooled position alone (see `pooled`), unless its forward is replaced."""
+        block = self.stack.modules[-1]
+        if not self._pools(batch) or "forward" in vars(block):
+            yield
+            return
+        forward, positions = block.forward, self._positions(batch)
+
+        def pooled(*args: Any, **kwargs: Any) -> Any:
+            return pooled_forward(forward, *_split_call(args, kwargs), positions)
+
+        block.forward = pooled
+        try:
+            yield
+        finally:
+            del block.forward
+
+    def _pools(self, batch: Batch) -> bool:
+        return self.pools_last_block and batch.ids.shape[1] > 1
+
+    def _positions(self, batch: Batch) -> Tensor:
+        return torch.zeros_like(batch.last) if self.pooling == "first" else batch.last
+
+    @torch.no_grad()
+    def states_into(self, layer: int, batch: Batch) -> Tensor:
+        """Run the model up to block `layer`: the states that enter it, (batch, length, width)."""
+        self._count(len(batch) * (layer - 1))
+
+        def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            raise _Reached(_split_call(args, kwargs)[0])
+
+        handle = self.stack.modules[layer - 1].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self._logits(batch)
+        except _Reached as reached:
+            return reached.states
+        finally:
+            handle.remove()
+        raise AssertionError(f"block {layer} was never called")
+
+    def forward_from(self, layer: int, batch: Batch, states: Tensor) -> Tensor:
+        """Run the model from block `layer` on, on the states that enter it: logits (batch, classes).
+
+        The blocks below hand the states on; so masks and rotary tables are those that the model makes for this batch.
+        """
+        self._count(len(batch) * (len(self.stack) - layer + 1))
+        with self._handing_on(list(self.stack.modules)[: layer - 1], states, self._template):
+            return self._logits(batch)
+
+    def record(self, batch: Batch, hooks: Sequence[Any] = ()) -> Recording:
+        """Run the whole model once and keep all that is needed to replay any block on this batch."""
+        states: list[Tensor] = []
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        templates: list[Any] = []
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hidden, rest, named = _split_call(args, kwargs)
+            states.append(hidden)
+            calls.append((rest, named))
+
+        def after(_: nn.Module, __: Any, output: Any) -> None:
+            templates.append(_without_states(output))
+            if len(templates) == len(self.stack):
+                states.append(first_tensor(output))
+
+        handles = [m.register_forward_pre_hook(before, with_kwargs=True) for m in self.stack.modules]
+        handles += [m.register_forward_hook(after) for m in self.stack.modules]
+        try:
+            self.forward(batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return Recording(batch, states, calls, templates)
+
+    def apply(self, recording: Recording, layer: int, states: Tensor, block: nn.Module | None = None) -> Tensor:
+        """Apply block `layer` (or another model's block in its place) as it was called on this batch.
+
+        Args:
+            recording: the pass that tells how the block is called.
+            layer: from 1.
+            states: (batch, length, width).
+            block: another module to run in the block's place.
+        """
+        rest, named = recording.calls[layer - 1]
+        self._count(len(states))
+        module = block if block is not None else self.stack.modules[layer - 1]
+        if layer == len(self.stack) and self._pools(recording.batch):
+            positions = self._positions(recording.batch)
+            return first_tensor(pooled_forward(module.forward, states, rest, named, positions))
+        return first_tensor(module(states, *rest, **named))
+
+    def tail(self, recording: Recording, states: Tensor) -> Tensor:
+        """Run what comes after the last block on states (batch, length, width): logits (batch, classes)."""
+        if self.pooling == "all":
+            return self._tail(recording.batch, states, recording.templates[-1])
+        pooled = self.pool(recording.batch, states).unsqueeze(1)
+        ids = torch.full((len(pooled), 1), self._real_id(), device=self.device)
+        single = Batch(recording.batch.rows, ids, torch.ones_like(ids))
+        return self._tail(single, pooled, recording.templates[-1])
+
+    def pool(self, batch: Batch, states: Tensor, pooling: Pooling | None = None) -> Tensor:
+        """Take the state of each row's pooled position: (batch, length, width) to (batch, width).
+
+        Args:
+            batch: the rows.
+            states: of every position.
+            pooling: `first` or `last` where the head does not decide.
+
+        Raises:
+            CheckpointError: the head reads every position, so there is no pooled one.
+        """
+        pooling = pooling or self.pooling
+        if pooling == "first":
+            return states[:, 0]
+        if pooling == "last":
+            return states[torch.arange(len(states), device=states.device), batch.last]
+        raise CheckpointError("the classification head reads all positions, not one; there is no pooled position")
+
+    def pooled_states(self, batch: Batch, pooling: Pooling | None = None, *, raw_last: bool = False) -> Tensor:
+        """Run the model once and keep the states of the pooled position only: (batch, L + 1, width).
+
+        Entry l is what enters block l + 1, so 0 is the embeddings; entry L is what the model returns below its head,
+        after the final norm if there is one, as transformers gives it.
+
+        Args:
+            batch: the rows.
+            pooling: as in `pool`.
+            raw_last: make entry L what the last block returns.
+
+        Raises:
+            CheckpointError: there is no pooled position, or entry L has another width than the others.
+        """
+        states: list[Tensor] = []
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            states.append(self.pool(batch, _split_call(args, kwargs)[0], pooling))
+
+        def leave(_: nn.Module, __: Any, output: Any) -> None:
+            states.append(self.pool(batch, _last_states(output), pooling))
+
+        top: Any = self.stack.modules[-1] if raw_last else self.model.base_model
+        handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in self.stack.modules]
+        handles.append(top.register_forward_hook(leave))
+        could_pool = self.pools_last_block
+        self.pools_last_block = could_pool and pooling in (None, self.pooling)
+        try:
+            self.forward(batch)
+        finally:
+            self.pools_last_block = could_pool
+            for handle in handles:
+                handle.remove()
+        if states[-1].shape != states[0].shape:
+            raise CheckpointError(
+                f"states below the head have width {states[-1].shape[1]}, those of the blocks {states[0].shape[1]}; "
+                "take the last block's own with --raw-last"
+            )
+        return torch.stack(states, dim=1)
+
+    def _count(self, applications: int) -> None:
+        self.applications += applications
+
+    def _real_id(self) -> int:
+        return 1 if self.config.pad_token_id == 0 else 0
+
+    def _tail(self, batch: Batch, states: Tensor, template: Any) -> Tensor:
+        with self._handing_on(list(self.stack.modules), states, template):
+            return self._logits(batch)
+
+    @contextlib.contextmanager
+    def _handing_on(self, blocks: Sequence[nn.Module], states: Tensor, template: Any) -> Iterator[None]:
+        """Let blocks return the given states (and what else the template says) instead of computing."""
+        handed_on = states if template is None else (states, *template)
+        for block in blocks:
+            block.forward = lambda *_, **__: handed_on
+        try:
+            yield
+        finally:
+            for block in blocks:
+                del block.forward
+
+    @torch.inference_mode()
+    def _find_pooling(self) -> Pooling:
+        """Find the position that the head reads by changing the states at all others.
+
+        A row of four real tokens; if the logits stay the same when all positions but one change, that one is it.
+        """
+        ids = torch.full((1, 4), self._real_id(), device=self.device)
+        batch = Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids))
+        was_training = self.model.training
+        self.model.eval()
+        recording = self.record(batch)
+        self.applications = self.passes = 0
+        states, template = recording.states[-1].clone(), recording.templates[-1]
+        self._template = template
+        before = self._tail(batch, states, template)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(states.shape, generator=generator).to(states)
+        result: Pooling = "all"
+        for position, name in ((0, "first"), (3, "last")):
+            changed = states + noise
+            changed[:, position] = states[:, position]
+            if torch.allclose(self._tail(batch, changed, template), before, rtol=1e-4, atol=1e-5):
+                result = "first" if name == "first" else "last"
+        self.model.train(was_training)
+        return result
+
+    @torch.inference_mode()
+    def _can_pool_last_block(self) -> bool:
+        """Try the last block on the pooled position alone: a padded batch must give what the whole block gives."""
+        if self.pooling == "all":
+            return False
+        ids = torch.full((2, 4), self._real_id(), device=self.device)
+        mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], device=self.device)
+        batch = Batch(np.arange(2), ids, mask)
+        was_training = self.model.training
+        self.model.eval()
+        recording = self.record(batch)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
+        states, (rest, named) = recording.states[-2] + noise, recording.calls[-1]
+        block = self.stack.modules[-1]
+        whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
+        try:
+            pooled = self.pool(
+                batch, first_tensor(pooled_forward(block.forward, states, rest, named, self._positions(batch)))
+            )
+        except (LookupError, RuntimeError, ValueError, TypeError, IndexError):
+            return False  # not a block of the usual form; it is computed whole
+        finally:
+            self.model.train(was_training)
+            self.applications = self.passes = 0
+        return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)
+
+
+def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """Part a block's arguments into hidden states, other positional and keyword arguments."""
+    if args:
+        return args[0], args[1:], dict(kwargs)
+    named = dict(kwargs)
+    return named.pop("hidden_states"), (), named
+
+
+def _last_states(output: Any) -> Tensor:
+    """Take the hidden states out of what a block or a model without head returned."""
+    last = getattr(output, "last_hidden_state", None)
+    return last if isinstance(last, Tensor) else first_tensor(output)
+
+
+def _without_states(output: Any) -> Any:
+    """What a block returned besides hidden states: None for a bare tensor, else the rest of its tuple."""
+    return tuple(output[1:]) if isinstance(output, tuple) else None
