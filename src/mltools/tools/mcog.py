@@ -7,7 +7,7 @@ the one reader of either kind: `plot`, `score` and `correlate` use it too. It is
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import fsum, isfinite
+from math import frexp, fsum, isfinite, ldexp
 from operator import itemgetter
 from typing import Any
 
@@ -30,8 +30,9 @@ def centre_of_gravity(weights: Sequence[float]) -> float:
     top = max(weights, default=0.0)
     if not top > 0:
         raise ValueError("all weights are zero")
-    shares = [weight / top for weight in weights]  # so that neither sum can overflow or vanish
-    centre = sum(layer * share for layer, share in enumerate(shares, start=1)) / sum(shares)
+    exponent = frexp(top)[1]
+    scaled = [ldexp(weight, -exponent) for weight in weights]  # exact; so that no sum can overflow or vanish
+    centre = sum(layer * weight for layer, weight in enumerate(scaled, start=1)) / sum(scaled)
     return min(max(centre, 1.0), float(len(weights)))
 
 

@@ -1,0 +1,310 @@
+"""M-CoG: known answers, laws, groups, and what it refuses."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import CONFORMANCE, SHARED, Cli, Shell, write_jsonl
+from mltools.tools.mcog import centre_of_gravity
+
+GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
+FIGURES = SHARED / "paper" / "figures.json"
+Rows = list[dict[str, Any]]
+
+
+def windows(accuracy: Sequence[float], tool: str = "swap", **tags: Any) -> Rows:
+    """The released sweep of 78 windows as records."""
+    return [
+        {
+            "tool": tool,
+            "start": start + 1,
+            "end": end + 1,
+            "width": end - start + 1,
+            "layers": 12,
+            "window": f"{start + 1}-{end + 1}" if end > start else f"{start + 1}",
+            "part": "all",
+            "n_noisy": 100,
+            "noisy_accuracy": value,
+            "memorisation_error": 1 - value,
+            "memorisation_error_scaled": None,
+            "n_clean": 100,
+            "clean_accuracy": 1.0,
+            "reverted": 0.5,
+            **tags,
+        }
+        for (start, end), value in zip(GOLDEN["windows"], accuracy, strict=True)
+    ]
+
+
+def layers(scores: Sequence[float | None], tool: str = "grads", first: int = 1, **tags: Any) -> Rows:
+    n_layers = len(scores) + first - 1
+    return [
+        {"tool": tool, "layer": layer, "layers": n_layers, "score": score, **tags}
+        for layer, score in enumerate(scores, start=first)
+    ]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[Rows], Path]:
+    return lambda rows: write_jsonl(tmp_path / "records.jsonl", rows)
+
+
+# -- known answers ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("tool", "key"), [("swap", "acc_noisy"), ("retrain", "retrain_acc_noisy")])
+def test_the_released_sweep_gives_the_released_m_cog_counted_from_1(
+    cli: Cli, file: Callable[[Rows], Path], tool: str, key: str
+) -> None:
+    (record,) = cli("mcog", file(windows(GOLDEN[key], tool))).records
+    scaled = GOLDEN[f"{tool}_layer_mean"]  # retraining is scaled there: the centre does not change
+    expected = sum(layer * weight for layer, weight in enumerate(scaled, start=1)) / sum(scaled)
+    assert record["m_cog"] == pytest.approx(expected, abs=1e-12)
+    assert record["weights"][0] / record["weights"][11] == pytest.approx(scaled[0] / scaled[11])
+    assert (record["tool"], record["layers"], record["n_records"], record["part"]) == (tool, 12, 78, "all")
+    if tool == "swap":
+        assert record["m_cog"] == pytest.approx(GOLDEN["swap_mcog_0based"] + 1, abs=1e-12)
+        assert record["weights"] == pytest.approx(scaled, abs=1e-12)
+
+
+def test_by_layer_writes_layer_records_that_weigh_the_same(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    path = file(windows(GOLDEN["acc_noisy"], dataset="toy"))
+    by_layer = cli("mcog", "--by-layer", path)
+    assert [record["layer"] for record in by_layer.records] == list(range(1, 13))
+    assert [record["score"] for record in by_layer.records] == pytest.approx(GOLDEN["swap_layer_mean"], abs=1e-12)
+    (again,) = cli("mcog", stdin=by_layer.out).records
+    (direct,) = cli("mcog", path).records
+    assert again["m_cog"] == direct["m_cog"]
+    assert again["dataset"] == direct["dataset"] == "toy"
+
+
+@pytest.mark.skipif(not FIGURES.exists(), reason="needs the paper's numbers")
+def test_the_papers_swapping_curves_give_its_m_cogs(cli: Cli) -> None:
+    figures = json.loads(FIGURES.read_text())
+    curves = figures["fig5_13_swapping_memorisation_error_per_layer"]["values"]
+    rows = [
+        row
+        for model, tasks in curves.items()
+        for task, scores in tasks.items()
+        for row in layers(scores, "swap", model=model, dataset=task)
+    ]
+    records = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows)).records
+    assert len(records) == 48
+    for record in records:
+        expected = figures["swapping_mcog"]["values"][record["model"]][record["dataset"]]
+        assert record["m_cog"] == pytest.approx(expected, abs=0.03)
+
+
+# -- laws ---------------------------------------------------------------------------------------------
+weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=48).filter(lambda items: max(items) > 1e-6)
+
+
+@given(weights)
+def test_the_centre_lies_between_the_first_and_the_last_layer(items: list[float]) -> None:
+    assert 1 <= centre_of_gravity(items) <= len(items)
+
+
+@given(weights, st.floats(1e-200, 1e200))
+def test_the_centre_does_not_change_with_scale(items: list[float], scale: float) -> None:
+    scaled = [item * scale for item in items]
+    assert centre_of_gravity(scaled) == pytest.approx(centre_of_gravity(items), rel=1e-9)
+
+
+@given(weights)
+def test_turned_round_the_centre_is_mirrored(items: list[float]) -> None:
+    mirrored = len(items) + 1 - centre_of_gravity(items[::-1])
+    assert centre_of_gravity(items) == pytest.approx(mirrored, rel=1e-9)
+
+
+@pytest.mark.parametrize("layer", range(1, 13))
+def test_one_layer_alone_is_the_centre(layer: int) -> None:
+    assert centre_of_gravity([float(i == layer) for i in range(1, 13)]) == layer
+
+
+def test_nothing_depends_on_the_order_of_the_records(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [*windows(GOLDEN["acc_noisy"], seed=1), *windows(GOLDEN["retrain_acc_noisy"], seed=2)]
+    straight = {json.dumps(record) for record in cli("mcog", file(rows)).records}
+    averaged = cli("mcog", file(rows), "--by", "tool").out
+    random.Random(0).shuffle(rows)
+    assert {json.dumps(record) for record in cli("mcog", file(rows)).records} == straight
+    assert cli("mcog", file(rows), "--by", "tool").out == averaged
+
+
+def test_many_blocks_of_records_are_one_stream(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [row for seed in range(40) for row in windows(GOLDEN["acc_noisy"], seed=seed, note="x" * 100)]
+    records = cli("mcog", file(rows)).records
+    assert [record["seed"] for record in records] == list(range(40))
+    assert {record["n_records"] for record in records} == {78}
+    assert len({record["m_cog"] for record in records}) == 1
+
+
+# -- groups -------------------------------------------------------------------------------------------
+def test_groups_are_tools_and_tags_in_order_of_appearance(cli: Cli) -> None:
+    rows = [
+        *layers([0.0, 1.0], dataset="b", model="m"),
+        *layers([1.0, 0.0], dataset="a", model="m"),
+        *layers([1.0, 1.0], "swap", model="m", dataset="a"),
+    ]
+    records = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows)).records
+    found = [(r["tool"], r["dataset"], r["m_cog"]) for r in records]
+    assert found == [("grads", "b", 2.0), ("grads", "a", 1.0), ("swap", "a", 1.5)]
+
+
+def test_by_averages_runs_before_weighing(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [*layers([1.0, 0.0], seed=1, dataset="a"), *layers([0.0, 3.0], seed=2, dataset="a")]
+    (record,) = cli("mcog", file(rows), "--by", "dataset").records
+    assert record["weights"] == [0.5, 1.5]
+    assert (record["m_cog"], record["n_records"], record["dataset"]) == (1.75, 4, "a")
+    assert "seed" not in record
+
+
+def test_order_of_columns_does_not_make_groups(cli: Cli) -> None:
+    first, second = layers([1.0, 1.0], dataset="a", model="m")
+    second = dict(reversed(second.items()))
+    (record,) = cli("mcog", stdin=f"{json.dumps(first)}\n{json.dumps(second)}\n").records
+    assert record["n_records"] == 2
+
+
+def test_a_tag_may_be_a_column_of_another_kind_of_record(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [row for epoch in (1, 2) for row in windows(GOLDEN["acc_noisy"], epoch=epoch)]
+    assert [record["epoch"] for record in cli("mcog", file(rows)).records] == [1, 2]
+
+
+def test_targets_and_parts_are_groups_and_the_embeddings_do_not_count(cli: Cli) -> None:
+    rows = [
+        {**row, "target": target}
+        for target, scores in (("noise", [None, 0.0, 1.0]), ("label", [None, 1.0, 0.0]))
+        for row in layers(scores, "probe", first=0)
+    ]
+    records = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows)).records
+    assert [(record["target"], record["m_cog"]) for record in records] == [("noise", 2.0), ("label", 1.0)]
+
+
+# -- streams and files --------------------------------------------------------------------------------
+def test_stdin_a_dash_and_a_file_are_the_same(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    path = file(windows(GOLDEN["acc_noisy"]))
+    text = path.read_text()
+    expected = cli("mcog", path).out
+    assert cli("mcog", stdin=text).out == expected
+    assert cli("mcog", "-", stdin=text).out == expected
+    half = len(text.splitlines()) // 2
+    first, second = text.splitlines(keepends=True)[:half], text.splitlines(keepends=True)[half:]
+    path.write_text("".join(first))
+    assert cli("mcog", path, "-", stdin="".join(second)).out == expected
+
+
+def test_parquet_is_read_and_written_as_jsonl_is(cli: Cli, tmp_path: Path, file: Callable[[Rows], Path]) -> None:
+    rows = [*windows(GOLDEN["acc_noisy"], seed=1), *layers([1.0, 2.0, 3.0], model="m")]
+    parquet = tmp_path / "records.parquet"
+    pl.DataFrame(rows, infer_schema_length=None).write_parquet(parquet)  # columns of the other kind are null
+    expected = cli("mcog", file(rows)).records
+    assert cli("mcog", parquet).records == expected
+    assert cli("mcog", parquet, "-o", tmp_path / "mcog.parquet").code == 0
+    written = pl.read_parquet(tmp_path / "mcog.parquet")
+    assert written["m_cog"].to_list() == [record["m_cog"] for record in expected]
+    assert json.loads(pl.read_parquet_metadata(tmp_path / "mcog.parquet")["mltools"])["tool"] == "mcog"
+
+
+def test_a_closed_pipe_ends_quietly(shell: Shell, tmp_path: Path) -> None:
+    rows = [row for i in range(5000) for row in layers([1.0], dataset=f"{i:0100}")]
+    write_jsonl(tmp_path / "records.jsonl", rows)
+    result = shell("mltools mcog -q records.jsonl | head -1 | wc -l; echo ${PIPESTATUS[*]}", tmp_path)
+    assert (result.code, result.out.split(), result.err) == (0, ["1", "0", "0", "0"], "")
+
+
+# -- what it refuses ----------------------------------------------------------------------------------
+def spoilt(index: int, **changes: Any) -> Rows:
+    rows = windows(GOLDEN["acc_noisy"], seed=1)
+    rows[index] = {key: value for key, value in {**rows[index], **changes}.items() if value != "gone"}
+    return rows
+
+
+COLUMNS = ", ".join(key for key in windows(GOLDEN["acc_noisy"], seed=1)[0] if key != "tool")
+REFUSED: list[tuple[Rows, str]] = [
+    ([], "no records came in"),
+    (spoilt(3, tool="gone"), f'records.jsonl:4: no "tool" (found: {COLUMNS})'),
+    (spoilt(3, start=0), "records.jsonl:4: window 0-4 outside 1-12"),
+    (spoilt(3, end=13), "records.jsonl:4: window 1-13 outside 1-12"),
+    (spoilt(3, end="4"), 'records.jsonl:4: "end" is "4", which it cannot be'),
+    (spoilt(3, end=True), 'records.jsonl:4: "end" is true, which it cannot be'),
+    (spoilt(3, memorisation_error=None), 'records.jsonl:4: "memorisation_error" is null, which it cannot be'),
+    (
+        spoilt(3, width=2),
+        "records.jsonl:4: window 1-4 of width 2 is not contiguous; M-CoG weighs contiguous windows",
+    ),
+    (
+        spoilt(3, end=3, width=3),
+        "records.jsonl:4: window 1-3 again in the same group; tag runs apart or average --by",
+    ),
+    (
+        windows(GOLDEN["acc_noisy"])[:-1],
+        "records.jsonl:1: 1 of 12 windows of width 1 are missing (first: 12); run them, or leave width 1 out",
+    ),
+    (spoilt(77, layers=24), "records.jsonl:78: 24 layers, others of its group have 12; group with --by"),
+    (
+        [*windows(GOLDEN["acc_noisy"]), *layers([1.0] * 12, "swap", part="all")],
+        "records.jsonl:79: window and layer records in one group; tag them apart or group with --by",
+    ),
+    (layers([1.0, 2.0])[:1], "records.jsonl:1: layer 2 of 2 has no record in its group"),
+    (layers([1.0, 2.0]) * 2, "records.jsonl:3: layer 1 again in the same group; tag runs apart or average --by"),
+    (layers([1.0, None]), 'records.jsonl:2: "score" is null, which it cannot be'),
+    (layers([1.0, -0.5]), "records.jsonl:1: no centre of gravity: a weight is negative (-0.5) (tool=grads)"),
+    (
+        layers([0.0, 0.0], dataset="toy"),
+        "records.jsonl:1: no centre of gravity: all weights are zero (tool=grads, dataset=toy)",
+    ),
+    (
+        [{"tool": "swap", "layers": 2, "dataset": "toy"}],
+        'records.jsonl:1: no "layer" (found: tool, layers, dataset)',
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), REFUSED, ids=[message[:60] for _, message in REFUSED])
+def test_records_that_cannot_be_weighed_are_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(Path("records.jsonl"), rows)
+    result = cli("mcog", "records.jsonl")
+    assert (result.code, result.out, result.err) == (3, "", f"mltools: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "by", "message"),
+    [
+        (
+            [*layers([1.0, 2.0], seed=1), *layers([1.0, 2.0], seed=2)[:1]],
+            "tool",
+            "records.jsonl:1: layer 2 has 1 records in its group, layer 1 has 2; the runs averaged must be complete",
+        ),
+        (layers([1.0, 2.0]), "dataset", 'records.jsonl:1: no "dataset" (found: tool, layer, layers, score)'),
+        (
+            layers([1.0, 2.0], dataset=["a"]),
+            "dataset",
+            'records.jsonl:1: "dataset" is ["a"], which it cannot be',
+        ),
+    ],
+)
+def test_groups_that_cannot_be_are_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, by: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(Path("records.jsonl"), rows)
+    result = cli("mcog", "records.jsonl", "--by", by)
+    assert (result.code, result.out, result.err) == (3, "", f"mltools: {message}\n")
+
+
+def test_a_list_where_other_records_have_a_tag_is_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = layers([1.0, 2.0], note="a")
+    write_jsonl(Path("records.jsonl"), [first, {**second, "note": ["a"]}])
+    result = cli("mcog", "records.jsonl")
+    assert (result.code, result.err) == (3, 'mltools: records.jsonl:2: "note" is ["a"], which it cannot be\n')
