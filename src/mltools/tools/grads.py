@@ -33,9 +33,11 @@ from mltools.model.device import set_threads
 from mltools.model.inference import self_check
 from mltools.model.training import cross_entropy_sum
 
-CPU_TOKENS = 256
+CPU_TOKENS = (128, 512)
+"""Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
 ACCELERATOR_TOKENS = 8192
-"""Tokens in an automatic batch: fewer than for inference, since the backward pass keeps every block's activations."""
+STATES_KEPT = 18
+"""What the backward pass needs of each token and layer, in hidden states (measured for BERT)."""
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
 Sums = Mapping[str, tuple[float, float]]
@@ -263,13 +265,22 @@ def _backward_rows(
     config: GradsConfig,
 ) -> Iterator[int]:
     device = checkpoint.runner.device
-    tokens = CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS
-    for batch in encoded.batches(rows, config.batch_size, device, tokens):
+    for batch in encoded.batches(rows, config.batch_size, device, _batch_tokens(checkpoint)):
         total = _objective(checkpoint.runner.forward(batch), torch.from_numpy(targets[batch.rows]).to(device), config)
         if not bool(torch.isfinite(total)):
             raise TrainingError(f"{checkpoint.name}: the objective is not finite in a batch of {len(batch)} rows")
         (total / len(rows)).backward()  # type: ignore[no-untyped-call]
         yield from (int(row) for row in batch.rows)
+
+
+def _batch_tokens(checkpoint: Checkpoint) -> int:
+    """Choose the tokens of a batch: on a CPU, so many that model, gradient and activations fit two models' memory."""
+    if checkpoint.runner.device.type != "cpu":
+        return ACCELERATOR_TOKENS
+    room: int = sum(p.numel() for p in checkpoint.model.parameters() if not p.requires_grad)
+    fewest, most = CPU_TOKENS
+    tokens: int = room // (STATES_KEPT * checkpoint.width * checkpoint.n_layers)
+    return max(fewest, min(most, tokens))
 
 
 def _objective(logits: Tensor, targets: Tensor, config: GradsConfig) -> Tensor:
@@ -311,10 +322,13 @@ def _set_aside(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
 
 @torch.no_grad()
 def _subtract_from(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
-    """Turn each gradient g into (the one set aside) - g, in place."""
-    with open_tensors(path) as file:
-        for name, parameter in parameters.items():
-            gradient = _gradient(parameter)
+    """Turn each gradient g into (the one set aside) - g, in place.
+
+    The file is opened anew for each tensor, since what has been read of an open file counts as memory.
+    """
+    for name, parameter in parameters.items():
+        gradient = _gradient(parameter)
+        with open_tensors(path) as file:
             gradient.neg_().add_(file.get_tensor(name).to(gradient.device))
 
 
