@@ -230,3 +230,29 @@ def test_layers_outside(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
 
 def test_every_window_is_listed_once() -> None:
     assert len(all_windows(12)) == 78 and len(set(all_windows(12))) == 78
+
+
+def test_resume_leaves_out_what_is_there(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """A broken sweep and its rest are the whole sweep; nothing is left to do after that."""
+    command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows)
+    whole = cli(*command).out.splitlines()
+    for broken in (whole[:3], [line for line in whole if '"window":"1-4"' not in line][4:]):
+        earlier = tmp_path / "earlier.jsonl"
+        earlier.write_text("".join(f"{line}\n" for line in broken))
+        rest = cli(*command, "--resume", earlier)
+        assert rest.code == 0 and f"resumed={len(broken)}" in rest.err
+        found = {json.loads(line)["window"]: json.loads(line) for line in [*broken, *rest.out.splitlines()]}
+        expected = {json.loads(line)["window"]: json.loads(line) for line in whole}
+        assert found == expected
+    (tmp_path / "earlier.jsonl").write_text("\n".join(whole))
+    done = cli(*command, "--resume", tmp_path / "earlier.jsonl")
+    assert (done.code, done.out) == (0, "") and "windows=0 resumed=10" in done.err
+
+
+def test_resume_refuses_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text(cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", 1).out)
+    other = cli("swap", tiny("bert", 1), tiny("bert", 3), noisy_rows, "--resume", earlier)
+    assert other.code == 3 and '"run" is' in other.err and not other.out
+    tagged = cli("swap", tiny("bert", 1), tiny("bert", 3), noisy_rows, "--resume", earlier, "--tag", "donor=3", "-q")
+    assert len(tagged.records) == 10

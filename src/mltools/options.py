@@ -158,6 +158,11 @@ Blocks = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Print the work items and their cost; run nothing.")]
 
+Resume = Annotated[
+    str | None,
+    typer.Option("--resume", metavar="RECORDS", help="Leave out windows that are in RECORDS; append the others."),
+]
+
 # -- outputs ------------------------------------------------------------------------------------------
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Output file, .jsonl or .parquet. [default: stdout]")

@@ -42,10 +42,7 @@ def retrain(
     clip: options.Clip = None,
     clip_scope: options.ClipScope = None,
     frozen_dropout: options.FrozenDropout = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="RECORDS", help="Leave out windows that are in RECORDS; append the others."),
-    ] = None,
+    resume: options.Resume = None,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
@@ -98,8 +95,9 @@ def retrain(
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
-    from mltools.tools.retrain import finished, plan
+    from mltools.tools.retrain import plan
     from mltools.tools.retrain import retrain as tool
+    from mltools.tools.sweep import finished
 
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
@@ -114,7 +112,7 @@ def retrain(
     task.inputs.update(noisy=base.digest(), pretrained=fresh.digest())
     set_threads(threads, base.width)
     earlier = chain.from_iterable(read_records([resume])) if resume is not None else []
-    done = finished(earlier, config.part, task.tags)
+    done = finished(earlier, "retrain", config.part, task.tags)
     with task.records() as writer:
         for record in tool(base, fresh, examples, windows, config, done=done, run=task.provenance.run, watch=_watch):
             writer.write(record)

@@ -1,5 +1,6 @@
 """`mltools swap`."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ def swap(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    resume: options.Resume = None,
     dry_run: options.DryRun = False,
     tag: options.Tag = None,
     per_row: options.PerRow = None,
@@ -66,11 +68,13 @@ def swap(
     source = job.rows_source(rows)
     task.check_input(source.path)
 
+    from mltools.io.records import read_records
     from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
     from mltools.tools.swap import SwapResult, plan, write_mixed, write_per_row
     from mltools.tools.swap import swap as tool
+    from mltools.tools.sweep import finished
 
     examples = read_examples(source, job.columns(text, label, separator, label_type))
     task.used("rows", examples)
@@ -84,19 +88,23 @@ def swap(
     task.inputs.update(noisy=base.digest(), clean=donor.digest())
     set_threads(threads, base.width)
     windows = parse_windows(layers or [], base.n_layers)
+    earlier = chain.from_iterable(read_records([resume])) if resume is not None else []
+    done = finished(earlier, "swap", config.part, task.tags)
     result = SwapResult.empty()
     with task.records() as writer:
         progress = lambda items, total: console.track(items, total, "swap", "rows")  # noqa: E731
-        for record in tool(base, donor, examples, windows, config, progress, result):
+        found = tool(base, donor, examples, windows, config, progress, result, done=done, run=task.provenance.run)
+        for record in found:
             writer.write(record)
     if per_row is not None:
         write_per_row(per_row, result, examples, task.provenance.by("--per-row"))
     if write is not None:
         write_mixed(base, donor, windows[0], write, task.provenance.by("--write"), config.part)
     task.finish(
-        windows=len(windows),
+        windows=writer.n,
+        resumed=len(done) or None,
         rows=result.rows,
         layers=result.layers,
         applications=result.applications,
-        applications_per_row=result.applications / result.rows,
+        applications_per_row=result.applications / result.rows if result.rows else None,
     )

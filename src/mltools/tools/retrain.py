@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from mltools.config import RetrainConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
-from mltools.io.groups import SCALARS
-from mltools.io.records import Record, Tags, WindowRecord, known_columns
+from mltools.io.records import Record, WindowRecord
 from mltools.io.rows import Examples
 from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
@@ -34,7 +33,8 @@ from mltools.model.training import (
     run_epoch,
 )
 from mltools.tools.swap import scaled
-from mltools.windows import Window, all_windows, parse_layers
+from mltools.tools.sweep import finished_errors
+from mltools.windows import Window, all_windows
 
 Rows = NDArray[np.int64]
 Watch = Callable[[Iterator[tuple[int, float]], int, str], Iterator[tuple[int, float]]]
@@ -85,17 +85,6 @@ def retrain(
 def in_order(windows: Iterable[Window], n_layers: int) -> list[Window]:
     """Sort windows by start and end, with the full window first."""
     return sorted(windows, key=lambda window: (window.start, window.width < n_layers, window.end, window.layers))
-
-
-def finished(records: Iterable[Record], part: str, tags: Tags) -> list[Record]:
-    """Pick the records of an earlier, unfinished sweep: those of retrain with this part and exactly these tags."""
-    known = known_columns()
-
-    def belongs(values: Mapping[str, object]) -> bool:
-        own = {key: value for key, value in values.items() if key not in known and isinstance(value, SCALARS)}
-        return values.get("tool") == "retrain" and values.get("part") == part and own == dict(tags)
-
-    return [record for record in records if belongs(record.values)]
 
 
 @dataclass(frozen=True)
@@ -205,28 +194,18 @@ class _Sweep:
 
     # -- earlier records ------------------------------------------------------------------------------
 
-    def read(self, done: Iterable[Record]) -> Mapping[Window, float]:
+    def read(self, done: Sequence[Record]) -> Mapping[Window, float]:
         """Take the errors out of earlier records, and check that they are of this very sweep."""
         expected = {
-            "layers": self.checkpoint.n_layers,
             "n_noisy": len(self.split.noisy),
             "n_clean": len(self.split.held_out),
             "n_train": len(self.split.train),
             "train_head": self.config.train_head,
             "run": self.run,
         }
-        errors: dict[Window, float] = {}
-        for record in done:
-            for key, value in expected.items():
-                found = record.values.get(key)
-                if found != value and value is not None:
-                    raise RowsError(
-                        f'{record.place}: "{key}" is {found}, this sweep has {value}: made with other settings or '
-                        "inputs; resume with the same ones, or tell sweeps apart with --tag"
-                    )
-            window = Window(parse_layers(record.get("window", str), self.checkpoint.n_layers))
-            errors[window] = record.number("memorisation_error")
-            self._note(window, errors[window])
+        errors = finished_errors(done, self.checkpoint.n_layers, expected)
+        for window, error in errors.items():
+            self._note(window, error)
         return errors
 
     def _note(self, window: Window, error: float) -> None:

@@ -5,7 +5,7 @@ to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from mltools.config import SwapConfig
 from mltools.errors import RowsError
 from mltools.io.provenance import Provenance
-from mltools.io.records import WindowRecord
+from mltools.io.records import Record, WindowRecord
 from mltools.io.rows import Examples
 from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import BlockStack, select_part
@@ -26,6 +26,7 @@ from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE, self_check
 from mltools.model.runner import Recording
+from mltools.tools.sweep import finished_errors
 from mltools.windows import Window, all_windows
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
@@ -67,6 +68,9 @@ def swap(
     config: SwapConfig = SwapConfig(),
     progress: Progress | None = None,
     result: SwapResult | None = None,
+    *,
+    done: Sequence[Record] = (),
+    run: str | None = None,
 ) -> Iterator[WindowRecord]:
     """Measure each window: blocks of the window from `clean`, all else from `noisy`.
 
@@ -78,17 +82,22 @@ def swap(
         config: batch size, longest row, which part of the blocks.
         progress: wraps the rows as they are done, to show progress.
         result: filled with per-row predictions and the cost.
+        done: records of this sweep made earlier (`sweep.finished`), whose windows are left out.
+        run: digest of settings and inputs, put into the records.
 
     Yields:
         One record a window, in the given order. Accuracies are against `label`.
 
     Raises:
         CheckpointError: the checkpoints do not fit each other.
-        RowsError: no noisy or no clean rows, or a label that is no class of the checkpoints.
+        RowsError: no noisy or no clean rows, a label that is no class of the checkpoints, or another sweep in `done`.
     """
     check_same(noisy, clean)
     examples.require_noisy()
-    windows = list(windows) or all_windows(noisy.n_layers)
+    errors = finished_errors(done, noisy.n_layers, {"n_noisy": sum(examples.noisy), "run": run})
+    windows = [window for window in windows or all_windows(noisy.n_layers) if window not in errors]
+    if not windows:
+        return
     encoded = noisy.encode(examples, config.max_length)
     self_check(noisy.runner, encoded)
     result = result if result is not None else SwapResult.empty()
@@ -98,7 +107,7 @@ def swap(
     for _ in progress(rows, len(encoded)) if progress else rows:
         pass
     result.applications = noisy.runner.applications
-    yield from _records(noisy, examples, result, config.part)
+    yield from _records(noisy, examples, result, config.part, errors, run)
 
 
 def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
@@ -159,13 +168,20 @@ def window_logits(
             yield index, noisy.runner.tail(recording, states).float()
 
 
-def _records(noisy: Checkpoint, examples: Examples, result: SwapResult, part: str) -> Iterator[WindowRecord]:
+def _records(
+    noisy: Checkpoint,
+    examples: Examples,
+    result: SwapResult,
+    part: str,
+    earlier: Mapping[Window, float],
+    run: str | None,
+) -> Iterator[WindowRecord]:
     label = target_indices(examples.labels, noisy.labels, examples)
     original = target_indices(examples.original_labels, noisy.labels, examples)
     is_noisy = np.array(examples.noisy)
     hits = result.predicted == label
     errors = {window: 1 - _share(hits[i, is_noisy]) for i, window in enumerate(result.windows)}
-    full = errors.get(Window(tuple(range(1, noisy.n_layers + 1))))
+    full = {**earlier, **errors}.get(Window(tuple(range(1, noisy.n_layers + 1))))
     for i, window in enumerate(result.windows):
         yield WindowRecord(
             tool="swap",
@@ -182,6 +198,7 @@ def _records(noisy: Checkpoint, examples: Examples, result: SwapResult, part: st
             n_clean=int((~is_noisy).sum()),
             clean_accuracy=_share(hits[i, ~is_noisy]),
             reverted=_share(result.predicted[i, is_noisy] == original[is_noisy]),
+            run=run,
             n_ties=int((result.margin[i] < TIE).sum()),
         )
 
