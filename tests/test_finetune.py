@@ -209,7 +209,7 @@ def test_resume_of_a_finished_run_reports_it_again(cli: Cli, tiny: Tiny, noisy_r
 
 
 def test_unfinished_run_is_not_thrown_away(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    state_folder(tmp_path / "m").mkdir()
+    (state_folder(tmp_path / "m") / "memorised").mkdir(parents=True)
     result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST)
     assert result.code == 2 and "--resume" in result.err
     assert cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *FAST, "--force").code == 0

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mltools import console
 from mltools.config import FinetuneConfig
-from mltools.errors import TrainingError
+from mltools.errors import CheckpointError, TrainingError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
@@ -85,7 +85,8 @@ def finetune(
 
     Raises:
         TrainingError: a loss that is not finite, or a state to resume that is of another run.
-        UsageError: an unfinished run is in the way.
+        UsageError: an unfinished run is in the way, or one that is going on.
+        CheckpointError: the pre-trained model cannot be used, or changed during the run.
         KeyboardInterrupt, Terminated: after saving what resuming needs.
     """
     provenance = provenance or Provenance("finetune", dataclasses.asdict(config), config.seed)
@@ -93,13 +94,17 @@ def finetune(
     facts = finished_facts(out, run.fingerprint) if resume else None
     if facts is not None:
         console.warn(f"{out} is finished already; nothing left to do")
+        run.state.discard_finished()
         yield from (EpochRecord(**record) for record in facts.get("epochs", []))
         return
-    run.start(resume=resume, force=force)
     try:
-        yield from run.train(watch)
+        run.start(resume=resume, force=force)
+        try:
+            yield from run.train(watch)
+        finally:
+            run.accelerator.end_training()
     finally:
-        run.accelerator.end_training()
+        run.state.release()
 
 
 def plan(
@@ -161,8 +166,10 @@ class _Run:
         if resume:
             self.progress = self.state.progress()
         self.accelerator.wait_for_everyone()  # every process has looked before the first one writes
-        if not resume and self.accelerator.is_main_process:
-            self.state.discard()
+        if self.accelerator.is_main_process:
+            self.state.claim()
+            if not resume:
+                self.state.discard()
         self._load()
         if resume:
             self.state.restore([task.training for task in self.tasks])
@@ -176,6 +183,7 @@ class _Run:
         checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
         if not checkpoint.fresh:
             console.warn(f"{self.pretrained} has a head for {len(names)} classes; training goes on from it")
+        self._check_unchanged(checkpoint)
         set_threads(self.threads, checkpoint.width)
         self.main = make_task(checkpoint, self.examples, self._labels(self.examples), config, self.accelerator)
         self.tasks = [self.main]
@@ -183,6 +191,12 @@ class _Run:
             self.tasks.append(make_aux_task(checkpoint, self.aux, class_names(self.aux), config, self.accelerator))
         self.held_out = self._encode(checkpoint, self.validation) if self.validation is not None else None
         self_check(checkpoint.runner, self.main.encoded)
+
+    def _check_unchanged(self, checkpoint: Checkpoint) -> None:
+        """Raise if the files opened are not those that the provenance tells of."""
+        known = self.provenance.inputs.get("pretrained")
+        if known is not None and known["sha256"] != checkpoint.digest()["sha256"]:
+            raise CheckpointError(f"{self.pretrained}: its files changed during the run; run again")
 
     @property
     def _rate(self) -> float:

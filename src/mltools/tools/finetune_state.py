@@ -91,7 +91,8 @@ class SavedState:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.release()
+            os.close(self._lock)
+            self._lock = None
             raise UsageError(f"{self.folder} is in use by another run; wait for it, or choose another -o") from None
         except OSError:  # a file system without locks
             pass
@@ -109,6 +110,12 @@ class SavedState:
         """Remove all of it, but not the folder itself, which holds the lock."""
         for path in self.folder.glob("*"):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def discard_finished(self) -> None:
+        """Remove what a run left that was killed when all but this was done."""
+        meta = self._meta()
+        if meta is None or meta.get("fingerprint") == self._fingerprint:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def save(self, progress: Progress, trainings: Sequence[Training]) -> None:
         """Write progress, weights and moments of the trainings, which may share weights."""
