@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,11 @@ class Job:
         """How the outputs of this run are made."""
         settings: dict[str, Any] = plain(self.settings)
         return Provenance(self.tool, settings, settings.get("seed"), dict(self.inputs), command_line())
+
+    def sweep(self, settings: Any, examples: Examples) -> str:
+        """Digest what decides the results of this run: settings, checkpoints, and rows in whatever order and form."""
+        inputs = {**self.inputs, "rows": {"sha256": examples.digest()}}
+        return replace(self.provenance, settings=plain(settings), inputs=inputs).run
 
     @contextlib.contextmanager
     def records(self, *, keep_going: bool = False) -> Iterator[RecordWriter]:

@@ -114,7 +114,9 @@ def retrain(
     earlier = chain.from_iterable(read_records([resume])) if resume is not None else []
     done = finished(earlier, "retrain", config.part, task.tags)
     with task.records() as writer:
-        for record in tool(base, fresh, examples, windows, config, done=done, run=task.provenance.run, watch=_watch):
+        for record in tool(
+            base, fresh, examples, windows, config, done=done, run=task.sweep(config, examples), watch=_watch
+        ):
             writer.write(record)
     task.finish(
         windows=writer.n,

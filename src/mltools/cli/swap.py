@@ -1,5 +1,6 @@
 """`mltools swap`."""
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -90,10 +91,11 @@ def swap(
     windows = parse_windows(layers or [], base.n_layers)
     earlier = chain.from_iterable(read_records([resume])) if resume is not None else []
     done = finished(earlier, "swap", config.part, task.tags)
+    run = task.sweep(replace(config, batch_size=None), examples)
     result = SwapResult.empty()
     with task.records() as writer:
         progress = lambda items, total: console.track(items, total, "swap", "rows")  # noqa: E731
-        found = tool(base, donor, examples, windows, config, progress, result, done=done, run=task.provenance.run)
+        found = tool(base, donor, examples, windows, config, progress, result, done=done, run=run)
         for record in found:
             writer.write(record)
     if per_row is not None:

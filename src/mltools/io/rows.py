@@ -428,6 +428,12 @@ class Examples:
         """Join each row's text columns in the given order with ` separator ` between (one segment, §D)."""
         return [f" {separator} ".join(parts) for parts in self.fields]
 
+    def digest(self) -> str:
+        """SHA-256 of what was read, whatever the order of the rows and the form of the file."""
+        columns = (self.ids, self.fields, self.labels, self.original_labels, self.noisy)
+        rows = sorted(json.dumps(row, ensure_ascii=False) for row in zip(*columns, strict=True))
+        return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()
+
     def vocabulary(self) -> list[Label]:
         """All labels that occur, before or after perturbation, sorted."""
         return sorted({*self.labels, *self.original_labels})
