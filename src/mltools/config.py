@@ -203,10 +203,10 @@ class ScoreConfig(Settings):
 
 @dataclass(frozen=True)
 class CorrelateConfig(Settings):
-    """Settings of `correlate`. Without a pivot the values are the series; `on` None means all tags."""
+    """Settings of `correlate`. `on` None means tool and tags, less the pivot."""
 
     value: tuple[str, ...] = ("m_cog",)
-    pivot: str | None = "tool"
+    pivot: str | None = None
     on: tuple[str, ...] | None = None
     by: tuple[str, ...] = ()
     pool: bool = False
@@ -214,3 +214,8 @@ class CorrelateConfig(Settings):
     method: Literal["spearman", "pearson", "kendall"] = "spearman"
     seed: int = 1
     resamples: int = 2000
+
+    @property
+    def series(self) -> str | None:
+        """The column whose values are the series; None where several `value`s are."""
+        return self.pivot or ("tool" if len(self.value) == 1 else None)

@@ -75,7 +75,7 @@ def correlate(
     from mltools.tools.correlate import correlate as tool
 
     values = _values(value)
-    pivot = pivot or ("tool" if len(values) == 1 else None)
+    between_tools = CorrelateConfig(value=values, pivot=pivot).series == "tool"
     config = resolve(
         CorrelateConfig,
         job.preset(preset),
@@ -85,7 +85,7 @@ def correlate(
         by=options.parse_names(by),
         pool=pool,
         scale=None if scale is None else options.one_of("--scale", scale, SCALES),
-        method=_method(method, preset, pivot),
+        method=_method(method, between_tools and preset == "released-code"),
         resamples=resamples,
         seed=seed,
     )
@@ -100,8 +100,8 @@ def _values(text: str | None) -> tuple[str, ...]:
     return tuple("m_cog" if name == "mcog" else name for name in options.parse_names(text) or ("m_cog",))
 
 
-def _method(name: str | None, preset: str, pivot: str | None) -> str | None:
+def _method(name: str | None, pearson: bool) -> str | None:
     """Choose the coefficient: as released, tools are compared by Pearson's, models by Spearman's."""
     if name is None:
-        return "pearson" if preset == "released-code" and pivot == "tool" else None
+        return "pearson" if pearson else None
     return options.one_of("--method", name, METHODS)

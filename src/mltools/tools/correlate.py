@@ -77,7 +77,7 @@ class _Reader:
         self._on = config.on
         self._sweeps = Groups(None, Measured)
         self._scaled = config.scale == "minmax"
-        self._pivot = config.pivot
+        self._pivot = config.series
 
     def read(self, records: Records) -> None:
         """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
@@ -181,7 +181,7 @@ class _Reader:
 
 def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[CorrelationRecord]:
     """Correlate every two series of a table."""
-    names = sorted(table) if config.pivot else [value for value in config.value if value in table]
+    names = sorted(table) if config.series else [value for value in config.value if value in table]
     columns = {name: _numbers(table[name], config) for name in names}
     places = {key: place for place, key in enumerate(dict.fromkeys(chain.from_iterable(columns.values())))}
     filled = {name: np.full(len(places), np.nan) for name in names}
@@ -200,7 +200,7 @@ def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[Corre
             tool="correlate",
             a=a,
             b=b,
-            pivot=config.pivot,
+            pivot=config.series,
             value=",".join(config.value),
             method=config.method,
             n=n,

@@ -142,8 +142,8 @@ def _interval(
         return None, None, None
     rng = np.random.default_rng([seed, crc32(b"correlate bootstrap")])
     counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=resamples).astype(np.float64)
-    found = _weighted_kendall(x, y, counts) if method == "kendall" else _weighted(x, y, counts, method)
-    found = found[np.isfinite(found)]  # a resample in which a series is constant has no coefficient
+    found = resampled(x, y, counts, method)
+    found = found[np.isfinite(found)]
     if not len(found):
         return None, None, None
     low, high = np.percentile(found, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
@@ -163,16 +163,35 @@ def _fisher(correlation: float, n: int, method: Method) -> tuple[float, float]:
     return tanh(z - half), tanh(z + half)
 
 
-def _weighted(x: Floats, y: Floats, counts: Floats, method: Method) -> Floats:
-    """Correlate resamples, given as how often each pair occurs in each: (resamples, n) to (resamples,)."""
-    u, v = (_weighted_ranks(series, counts) if method == "spearman" else series[None, :] for series in (x, y))
-    n = counts.shape[1]
-    u = u - (counts * u).sum(axis=1, keepdims=True) / n
-    v = v - (counts * v).sum(axis=1, keepdims=True) / n
+def resampled(x: Floats, y: Floats, counts: Floats, method: Method) -> Floats:
+    """Correlate resamples without making them: (resamples,), NaN where a series is constant in the resample.
+
+    Args:
+        x: (n,).
+        y: (n,).
+        counts: how often each pair occurs in each resample, (resamples, n).
+        method: as in `agreement`.
+    """
+    if method == "kendall":
+        # a pair of pairs counts as often as the two occur together
+        a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
+        both, first, second = (((counts @ signs) * counts).sum(axis=1) for signs in (a * b, a * a, b * b))
+    else:
+        u, v = (_weighted_ranks(series, counts) if method == "spearman" else series[None, :] for series in (x, y))
+        totals = counts.sum(axis=1, keepdims=True)
+        u, v = (series - (counts * series).sum(axis=1, keepdims=True) / totals for series in (u, v))
+        both, first, second = ((counts * product).sum(axis=1) for product in (u * v, u * u, v * v))
     with np.errstate(invalid="ignore", divide="ignore"):
-        spread = np.sqrt((counts * u * u).sum(axis=1) * (counts * v * v).sum(axis=1))
-        result: Floats = (counts * u * v).sum(axis=1) / spread
-    return result
+        found = np.clip(both / np.sqrt(first * second), -1, 1)
+    return np.where(_vary(x, counts) & _vary(y, counts), found, np.nan)
+
+
+def _vary(series: Floats, counts: Floats) -> NDArray[np.bool_]:
+    """Say of each resample whether it has two different numbers, (resamples,)."""
+    low = np.where(counts > 0, series, np.inf).min(axis=1)
+    high = np.where(counts > 0, series, -np.inf).max(axis=1)
+    varies: NDArray[np.bool_] = high > low
+    return varies
 
 
 def _weighted_ranks(series: Floats, counts: Floats) -> Floats:
@@ -182,15 +201,6 @@ def _weighted_ranks(series: Floats, counts: Floats) -> Floats:
     up_to = np.cumsum(counts[:, np.argsort(series, kind="stable")], axis=1)[:, last]
     totals = np.diff(up_to, axis=1, prepend=0)
     result: Floats = (up_to - (totals - 1) / 2)[:, group]
-    return result
-
-
-def _weighted_kendall(x: Floats, y: Floats, counts: Floats) -> Floats:
-    """Give tau-b of resamples: a pair of pairs counts as often as the two occur together."""
-    a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
-    both, first, second = (((counts @ signs) * counts).sum(axis=1) for signs in (a * b, a * a, b * b))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: Floats = both / np.sqrt(first * second)
     return result
 
 
