@@ -8,8 +8,9 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     write_jsonl(folder / "noisy.jsonl", toy_rows(48))
     write_jsonl(folder / "many.jsonl", [{"text": f"row {i}", "label": f"c{i % 5}"} for i in range(20_000)])
+    write_jsonl(folder / "many-noisy.jsonl", [{**row, "id": i} for i, row in enumerate(toy_rows(48) * 120)])
     for name, seed in (("noisy", 1), ("clean", 2), ("model", 3)):
         (folder / name).symlink_to(tiny("bert", seed))
     return folder
@@ -201,3 +203,204 @@ def test_b23_b30_broken_off_at_random_moments(
         shutil.rmtree(place.folder)
     print(f"\n{name}: {broken} of {KILLS} runs broken off by {number.name}; a run takes {seconds:.2f} s")
     assert broken
+
+
+# -- disks ----------------------------------------------------------------------------------------------
+WRITERS = {
+    "perturb many.jsonl -o {}/out.jsonl": "out.jsonl",
+    "perturb many.jsonl -o {}/out.parquet": "out.parquet",
+    "swap noisy clean noisy.jsonl --layers 2 --write {}/mixed": "mixed",
+    "swap noisy clean many-noisy.jsonl --layers 1 --per-row {}/rows.parquet": "rows.parquet",
+    "states noisy noisy.jsonl -o {}/states.safetensors": "states.safetensors",
+    "grads noisy noisy.jsonl --save {}/grads.safetensors": "grads.safetensors",
+    "finetune model noisy.jsonl --epochs 1 -o {}/out": "out",
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mount a small file system of its own, or change its options; skips where mounting is not permitted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> Path:
+        words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("mounting is not permitted here")
+        return folder
+
+    yield mount
+    while folder.is_mount():
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", WRITERS)
+def test_full_disk_leaves_the_old_output(
+    words: str, shell: Shell, inputs: Path, tmp_path: Path, disk: Callable[[str], Path]
+) -> None:
+    folder, name = disk("size=96k"), WRITERS[words]
+    (folder / "filler").write_bytes(bytes(88 << 10))
+    old = folder / name
+    if name in ("mixed", "out"):
+        old.mkdir()
+        (old / "config.json").write_text("old")
+    else:
+        old.write_text("old")
+    before = content(old)
+    process = shell.start([*words.format(folder).split(), "--force", "-q"], inputs, tmp_path / "stdout")
+    assert process.wait() == 6
+    assert (inputs / "stderr").read_text().lower().count("no space left on device") == 1
+    assert (inputs / "stderr").read_text().count("\n") == 1
+    assert content(old) == before
+    assert {path.name for path in folder.iterdir()} <= {name, "filler"}
+
+
+@pytest.mark.slow
+def test_finetune_goes_on_after_the_disk_was_full(
+    shell: Shell, inputs: Path, tmp_path: Path, disk: Callable[[str], Path]
+) -> None:
+    folder = disk("size=96k")
+    words = f"finetune model noisy.jsonl --epochs 2 --lr 3e-3 -q -o {folder}/out".split()
+    assert shell.start(words, inputs).wait() == 6
+    disk("remount,size=16m")
+    assert shell.start([*words, "--resume"], inputs).wait() == 0, (inputs / "stderr").read_text()
+    assert shell.start([*words[:-1], tmp_path / "whole"], inputs).wait() == 0
+    assert content(folder / "out") == content(tmp_path / "whole")
+    assert {path.name for path in folder.iterdir()} == {"out"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", WRITERS)
+def test_folder_that_refuses_writing(
+    words: str, shell: Shell, inputs: Path, tmp_path: Path, disk: Callable[[str], Path]
+) -> None:
+    folder = disk("size=16m")
+    (folder / "other").write_text("other")
+    disk("remount,ro")
+    process = shell.start([*words.format(folder).split(), "-q"], inputs, tmp_path / "stdout")
+    assert process.wait() == 1
+    message = (inputs / "stderr").read_text()
+    assert message.count("\n") == 1 and "ead-only file system" in message
+    assert {path.name for path in folder.iterdir()} == {"other"}
+
+
+# -- inputs that change, and two runs at once -------------------------------------------------------------
+def test_b23_weights_that_are_overwritten_during_a_run_do_not_matter(tiny: Tiny, tmp_path: Path) -> None:
+    """The mapped file is let go: neither writing into it nor cutting it reaches the running model."""
+    import torch
+
+    from mltools.errors import CheckpointError
+    from mltools.model.checkpoints import open_checkpoint
+
+    folder = Path(shutil.copytree(tiny("bert", 1), tmp_path / "model"))
+    checkpoint = open_checkpoint(str(folder))
+    assert checkpoint.digest()["path"] == str(folder)
+    before = {name: tensor.clone() for name, tensor in checkpoint.model.state_dict().items()}
+    size = (folder / "model.safetensors").stat().st_size
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.write(bytes(size))
+        stream.truncate(size // 2)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in checkpoint.model.state_dict().items())
+    with pytest.raises(CheckpointError, match="its files changed while they were read; run again"):
+        checkpoint.digest()
+
+
+def test_checkpoint_replaced_while_it_is_opened(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mltools.errors import CheckpointError
+    from mltools.model.blocks import find_blocks
+    from mltools.model.checkpoints import open_checkpoint
+
+    folder = Path(shutil.copytree(tiny("bert", 1), tmp_path / "model"))
+
+    def replace(*arguments: object) -> object:
+        shutil.copy(tiny("bert", 2) / "model.safetensors", tmp_path / "new")
+        (tmp_path / "new").replace(folder / "model.safetensors")
+        return find_blocks(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("mltools.model.checkpoints.find_blocks", replace)
+    with pytest.raises(CheckpointError, match="its files changed while they were read"):
+        open_checkpoint(str(folder)).digest()
+
+
+def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
+    """JSON lines are digested as they pass, from the file that was opened; a Parquet file that changed is refused."""
+    import hashlib
+
+    import polars as pl
+
+    from mltools.errors import RowsError
+    from mltools.io.rows import Source, read_examples, read_parquet
+
+    path = write_jsonl(tmp_path / "rows.jsonl", toy_rows(3000))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    source = Source(path)
+    blocks = source.blocks()
+    next(blocks)
+    write_jsonl(tmp_path / "new", toy_rows(5)).replace(path)
+    assert sum(map(len, blocks)) and source.digest == digest
+    pl.DataFrame(toy_rows(9)).write_parquet(tmp_path / "rows.parquet")
+    source = Source(tmp_path / "rows.parquet")
+    assert len(read_parquet(source)) == 9 and len(read_examples(Source(tmp_path / "rows.parquet"))) == 9
+    pl.DataFrame(toy_rows(8)).write_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(RowsError, match="the rows changed while they were read"):
+        source.digest  # noqa: B018  a property that raises
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path: Path, form: str) -> None:
+    import polars as pl
+    import torch
+
+    from mltools.errors import RowsError
+    from mltools.io.rows import Columns, Source
+    from mltools.tools.states import open_for_states, read_table, states
+
+    rows = toy_rows(20)
+    path, others = tmp_path / f"rows.{form}", [{**row, "text": "who"} for row in rows]
+
+    def write(content: Sequence[dict[str, object]]) -> None:
+        write_jsonl(path, content) if form == "jsonl" else pl.DataFrame(content).write_parquet(path)
+
+    write(rows)
+    source = Source(path)
+    table = read_table(source)
+    checkpoint = open_for_states(str(tiny("bert")), table, torch.device("cpu"))
+    write(others)
+    with pytest.raises(RowsError, match="the rows changed while they were read"):
+        states(checkpoint, source, Columns(), table, tmp_path / "out.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["swap", "states", "perturb"])
+def test_two_runs_that_write_one_output(name: str, shell: Shell, inputs: Path, tmp_path: Path) -> None:
+    """The output is that of one of them, whole."""
+    case = CASES[name]
+    place = Workplace(shell, inputs, tmp_path / "both", case)
+    one = Workplace(shell, inputs, tmp_path / "one", case)
+    old = one.outputs()
+    one.run(case.words)
+    processes = [shell.start(words.split(), place.folder) for words in (case.words, f"{case.old} --force")]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert all(found in both for found, *both in zip(place.outputs(), old, one.outputs(), strict=True))
+    assert place.names() == set(case.outputs)
+
+
+@pytest.mark.slow
+def test_two_runs_of_finetune_for_one_checkpoint(shell: Shell, inputs: Path, tmp_path: Path) -> None:
+    """The second is refused while the first goes on; neither harms the other."""
+    place = Workplace(shell, inputs, tmp_path / "both", CASES["finetune"])
+    long = CASES["finetune"].words.replace("--epochs 2", "--epochs 30")
+    words = long.split()
+    first = shell.start(words, place.folder)
+    while not list(place.folder.glob(f"{STATE}/*")):
+        time.sleep(0.001)
+    for option in ("--resume", "--force"):
+        assert shell.start([*words, option], place.folder).wait() == 2
+        message = (place.folder / "stderr").read_text()
+        assert message == "mltools: out.resume is in use by another run; wait for it, or choose another -o\n"
+    assert first.wait() == 0
+    whole = Workplace(shell, inputs, tmp_path / "whole", CASES["finetune"])
+    whole.run(long)
+    assert place.outputs() == whole.outputs()
+    assert place.names() == {"out"}

@@ -236,6 +236,17 @@ def _open(
     return checkpoint, info
 
 
+def check_unchanged(checkpoint: Checkpoint, provenance: Provenance | None, role: str) -> None:
+    """Check that the files opened are those whose digest the provenance has.
+
+    Raises:
+        CheckpointError: they changed since.
+    """
+    known = provenance.inputs.get(role) if provenance is not None else None
+    if known is not None and known["sha256"] != checkpoint.digest()["sha256"]:
+        raise CheckpointError(f"{checkpoint.name}: its files changed while they were read; run again")
+
+
 @torch.no_grad()
 def _own_weights(model: nn.Module) -> None:
     """Copy weights that still lie in the mapped file: whoever writes into that file must not change a running model."""

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from mltools import console
 from mltools.config import FinetuneConfig
-from mltools.errors import CheckpointError, TrainingError
+from mltools.errors import TrainingError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
 from mltools.model.batches import Encoded
-from mltools.model.checkpoints import Checkpoint, open_checkpoint, save_checkpoint
+from mltools.model.checkpoints import Checkpoint, check_unchanged, open_checkpoint, save_checkpoint
 from mltools.model.classes import class_names, target_indices
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
@@ -183,7 +183,7 @@ class _Run:
         checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
         if not checkpoint.fresh:
             console.warn(f"{self.pretrained} has a head for {len(names)} classes; training goes on from it")
-        self._check_unchanged(checkpoint)
+        check_unchanged(checkpoint, self.provenance, "pretrained")
         set_threads(self.threads, checkpoint.width)
         self.main = make_task(checkpoint, self.examples, self._labels(self.examples), config, self.accelerator)
         self.tasks = [self.main]
@@ -191,12 +191,6 @@ class _Run:
             self.tasks.append(make_aux_task(checkpoint, self.aux, class_names(self.aux), config, self.accelerator))
         self.held_out = self._encode(checkpoint, self.validation) if self.validation is not None else None
         self_check(checkpoint.runner, self.main.encoded)
-
-    def _check_unchanged(self, checkpoint: Checkpoint) -> None:
-        """Raise if the files opened are not those that the provenance tells of."""
-        known = self.provenance.inputs.get("pretrained")
-        if known is not None and known["sha256"] != checkpoint.digest()["sha256"]:
-            raise CheckpointError(f"{self.pretrained}: its files changed during the run; run again")
 
     @property
     def _rate(self) -> float:

@@ -26,7 +26,7 @@ from mltools.io.rows import shown as in_json
 from mltools.io.tensors import open_tensors, write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, open_checkpoint
+from mltools.model.checkpoints import Checkpoint, check_same, check_unchanged, open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
@@ -117,6 +117,7 @@ def grads(
         TrainingError: a gradient that is not finite.
     """
     opened = open_checkpoint(checkpoint, device=device, blocks=blocks)
+    check_unchanged(opened, provenance, "checkpoint")
     set_threads(threads, opened.width)
     tensors = find_tensors(opened, config)
     rows = choose_rows(examples, config, clean_ids)
@@ -128,6 +129,7 @@ def grads(
     other = None
     if frozen is not None:
         divisor = open_checkpoint(frozen, device=device, blocks=blocks)
+        check_unchanged(divisor, provenance, "frozen")
         check_same(opened, divisor)
         other = measure(divisor, encoded, targets, rows, config, progress=progress)
     yield from records(tensors, own, other, rows, config)

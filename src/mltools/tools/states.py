@@ -126,13 +126,13 @@ def _write(
     config: StatesConfig,
     position: Pooling,
 ) -> Iterator[int]:
-    start = 0
+    start, before = 0, source.digest
     for part in iter_examples(source, columns, PART_ROWS):
         if part.ids != rows.ids[start : start + len(part)]:
             raise RowsError(f"{source.name}: the rows changed while they were read")
         yield from (start + int(row) for row in _write_part(checkpoint, part, start, writer, config, position))
         start += len(part)
-    if start != len(rows):
+    if start != len(rows) or source.digest != before:
         raise RowsError(f"{source.name}: the rows changed while they were read")
 
 
