@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -18,6 +19,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from forkserver import Process, write_client
 from mltools.cli import main
+
+settings.register_profile("mltools", deadline=None, derandomize=True)  # the same examples each time, at any speed
+settings.load_profile("mltools")
 
 CONFORMANCE = Path(__file__).parent / "conformance"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
