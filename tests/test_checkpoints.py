@@ -341,13 +341,13 @@ def test_model_type_without_a_sequence_classifier(copy: Path) -> None:
 # -- names --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["./typo", "/abs/typo", "../typo", "~/no-such-folder", "a/b/c", ""])
 def test_paths_are_never_asked_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mltools.model.checkpoints._fetch", lambda name: pytest.fail(f"asked the hub for {name}"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: pytest.fail(f"asked for {name}"))
     with pytest.raises(NotFoundError, match="no such folder: "):
         locate(name)
 
 
 def test_name_below_a_folder_that_exists_is_a_path(tmp_path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mltools.model.checkpoints._fetch", lambda name: pytest.fail(f"asked the hub for {name}"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: pytest.fail(f"asked for {name}"))
     monkeypatch.chdir(tmp_path)
     assert locate("copy") == Path("copy")
     with pytest.raises(NotFoundError, match="no such folder: copy/typo"):
