@@ -3,56 +3,59 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from conftest import toy_rows, write_jsonl
 from mltools.cli.app import COMMANDS
 
 HEAVY = frozenset({"torch", "transformers", "datasets", "sklearn", "accelerate", "safetensors", "huggingface_hub"})
 FOR_WORK = frozenset({"scipy", "polars", "rich", "numpy", "matplotlib"})
+HEAVY_BUT_NUMPY = HEAVY | (FOR_WORK - {"numpy"})
 PROGRAM = """
-import json, sys
-sys.argv[0] = "mltools"
+import json, os, sys
 from mltools.cli import main
-status = main()
-print(json.dumps([status, sorted(name for name in sys.modules if "." not in name)]), file=sys.stderr)
+told = os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+os.dup2(1, 2)
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["mltools", *words]
+    status = main(words)
+    line = json.dumps([status, sorted(name for name in sys.modules if "." not in name)])
+    os.write(told, line.encode() + b"\\n")
 """
+Words = tuple[object, ...]
 
 
-def imported(*words: object, stdin: bytes = b"") -> tuple[int, set[str]]:
-    """Run the program alone in a process: its status, and the top-level modules that it imported."""
-    command = [sys.executable, "-c", PROGRAM, *map(str, words)]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=True)
-    status, modules = json.loads(done.stderr.splitlines()[-1])
-    return status, set(modules)
+def imported(*runs: Words, stdin: bytes = b"") -> Iterator[tuple[Words, int, set[str]]]:
+    """Run the program several times in a fresh process: each run's status, and the modules imported until its end."""
+    words = json.dumps([[str(word) for word in words] for words in runs])
+    done = subprocess.run([sys.executable, "-c", PROGRAM, words], input=stdin, capture_output=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(runs)
+    for run, line in zip(runs, lines, strict=True):
+        status, modules = json.loads(line)
+        yield run, status, set(modules)
 
 
-@pytest.mark.parametrize("words", [(), ("--version",), ("help",), *((name, "--help") for name in COMMANDS)], ids=str)
-def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
-    status, modules = imported(*words)
-    assert status == 0
-    assert not modules & (HEAVY | FOR_WORK)
+def test_help_imports_nothing_heavy() -> None:
+    runs: list[Words] = [(), ("--version",), ("help",), *((name, "--help") for name in COMMANDS)]
+    for run, status, modules in imported(*runs):
+        assert (status, modules & (HEAVY | FOR_WORK)) == (0, set()), run
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("nonsense",), 2),
-        (("swap",), 2),
-        (("swap", "a", "b", "rows", "--nonsense"), 2),
-        (("swap", "a", "b", "rows", "--batch-size", "0"), 2),
-        (("finetune", "a", "rows"), 2),
-        (("retrain", "a", "b", "rows", "--preset", "nonsense"), 2),
-        (("perturb", "no-such-file"), 5),
-    ],
-    ids=str,
-)
-def test_wrong_usage_imports_nothing_heavy(words: tuple[str, ...], expected: int) -> None:
-    status, modules = imported(*words)
-    assert status == expected
-    assert not modules & (HEAVY | (FOR_WORK - {"numpy"}))
+def test_wrong_usage_imports_nothing_heavy() -> None:
+    runs: dict[Words, int] = {
+        ("nonsense",): 2,
+        ("swap",): 2,
+        ("swap", "a", "b", "rows", "--nonsense"): 2,
+        ("swap", "a", "b", "rows", "--batch-size", "0"): 2,
+        ("finetune", "a", "rows"): 2,
+        ("retrain", "a", "b", "rows", "--preset", "nonsense"): 2,
+        ("perturb", "no-such-file"): 5,
+    }
+    for run, status, modules in imported(*runs):
+        assert (status, modules & HEAVY_BUT_NUMPY) == (runs[run], set()), run
 
 
 def test_whole_runs_of_the_light_commands(tmp_path: Path) -> None:
@@ -62,24 +65,21 @@ def test_whole_runs_of_the_light_commands(tmp_path: Path) -> None:
         for a, b in ((1, 1), (1, 2), (2, 2))
     ]
     records = write_jsonl(tmp_path / "swap.jsonl", windows)
-    for words in (
+    runs: list[Words] = [
         ("perturb", rows),
         ("perturb", rows, "--preset", "released-code"),
         ("perturb", rows, "-o", tmp_path / "noisy.jsonl", "--provenance", tmp_path / "how.json"),
+        ("perturb", "-"),
         ("mcog", records),
         ("mcog", records, "--by-layer"),
         ("windows", "12", "--width", "3"),
-    ):
-        status, modules = imported(*words)
-        assert status == 0
-        assert not modules & HEAVY, (words, modules & HEAVY)
-        assert not modules & (FOR_WORK - {"numpy"}), (words, modules & FOR_WORK)
-    status, modules = imported("perturb", "-", stdin=rows.read_bytes())
-    assert status == 0 and not modules & (HEAVY | (FOR_WORK - {"numpy"}))
+    ]
+    for run, status, modules in imported(*runs, stdin=rows.read_bytes()):
+        assert (status, modules & HEAVY_BUT_NUMPY) == (0, set()), run
 
 
 def test_parquet_needs_polars_alone(tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"label": row["original_label"]} for row in toy_rows(40)])
-    status, modules = imported("perturb", rows, "-o", tmp_path / "noisy.parquet")
+    ((_, status, modules),) = imported(("perturb", rows, "-o", tmp_path / "noisy.parquet"))
     assert status == 0 and "polars" in modules
     assert not modules & (HEAVY | {"scipy", "rich", "matplotlib", "pandas", "pyarrow"})
