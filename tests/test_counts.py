@@ -1,0 +1,87 @@
+"""A guard on speed that counts, not times: how often each tool applies a block to a row (DESIGN §6).
+
+Counted by a hook inside the blocks themselves, independently of what the tools say of their work.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import Cli
+
+Tiny = Callable[..., Path]
+ROWS, NOISY, LAYERS = 48, 10, 4
+SELF_CHECK = 8 * LAYERS
+"""The check at the start runs two rows alone, together and replayed; opening a model runs a few rows too."""
+OPENING = 8 * LAYERS
+
+
+@contextmanager
+def counting() -> Iterator[dict[str, int]]:
+    """Count rows that pass the output projection of BERT's attention: once for each block applied to a row."""
+    from transformers.models.bert.modeling_bert import BertSelfOutput
+
+    counted = {"applications": 0}
+    forward = BertSelfOutput.forward
+
+    def count(self: object, states: torch.Tensor, *rest: object) -> torch.Tensor:
+        counted["applications"] += len(states)
+        result: torch.Tensor = forward(self, states, *rest)
+        return result
+
+    BertSelfOutput.forward = count
+    try:
+        yield counted
+    finally:
+        BertSelfOutput.forward = forward
+
+
+def applied(cli: Cli, *arguments: object) -> int:
+    with counting() as counted:
+        done = cli(*arguments)
+    assert done.code == 0, done.err
+    return counted["applications"]
+
+
+def check(counted: int, expected: int, models: int) -> None:
+    """No less than the work itself, and no more than it with the opening of models and the check at the start."""
+    assert expected <= counted <= expected + SELF_CHECK + models * OPENING, (counted, expected)
+
+
+def test_swap(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    counted = applied(cli, "swap", tiny("bert", 1), tiny("bert", 2), noisy_rows)
+    check(counted, ROWS * (LAYERS * (LAYERS + 1) * (LAYERS + 2) // 6 + LAYERS), models=2)
+
+
+def test_swap_of_one_window(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    counted = applied(cli, "swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", "4")
+    check(counted, ROWS * (LAYERS + 1), models=2)
+
+
+@pytest.mark.parametrize(("evaluate", "measured"), [("always", 3), ("last", 1)])
+def test_finetune(evaluate: str, measured: int, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    counted = applied(cli, "finetune", tiny("bert"), noisy_rows, "-o", out, "--epochs", 3, "--evaluate", evaluate)
+    check(counted, ROWS * LAYERS * (3 + measured), models=1)
+
+
+def test_grads(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    check(applied(cli, "grads", tiny("bert", 1), noisy_rows), 2 * NOISY * LAYERS, models=1)
+
+
+def test_states_then_nothing(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """The model runs once for the states; probe and centroid never run it."""
+    states = tmp_path / "states.safetensors"
+    check(applied(cli, "states", tiny("bert", 1), noisy_rows, "-o", states), ROWS * LAYERS, models=1)
+    assert applied(cli, "centroid", states) == 0
+    assert applied(cli, "probe", states, "--epochs", 27, "--allow-absent") == 0
+
+
+def test_retrain(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    """Two epochs of layer 3: only layers 3-4 run while training; the states below are computed once a row."""
+    counted = applied(cli, "retrain", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", 3, "--epochs", 2)
+    trained = ROWS - 2 * NOISY
+    check(counted, 2 * trained * 2 + ROWS * 2 + ROWS * 2, models=2)
