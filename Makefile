@@ -35,5 +35,10 @@ lint: install
 docs: install
 	$(BIN)/python scripts/gen.py
 
+bench: install
+	$(BIN)/python benchmarks/bench.py -o benchmarks/figures/bench-trec.json
+	$(BIN)/python benchmarks/growth.py > benchmarks/figures/growth.json
+	$(BIN)/python benchmarks/table.py
+
 clean:
 	rm -rf $(VENV) demo
