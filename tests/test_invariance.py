@@ -1,0 +1,211 @@
+"""What must not matter does not: batch size, padding side, order of rows, shards, threads, format of the rows.
+
+Each tool runs on tiny models of every architecture as `Setting()` says; whatever else a setting says, the results stay
+the same to rounding. The fast tier draws some (tool, architecture, setting) with hypothesis, the slow tier tries all.
+"""
+
+import functools
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from conftest import ARCHITECTURES, save_tiny, toy_rows, write_jsonl
+from mltools.config import FinetuneConfig, GradsConfig, RetrainConfig, StatesConfig, SwapConfig
+from mltools.io.rows import Columns, Source, read_examples
+from mltools.model.checkpoints import open_checkpoint
+from mltools.model.classes import target_indices
+from mltools.model.inference import predict
+from mltools.tools.finetune import finetune
+from mltools.tools.grads import grads
+from mltools.tools.retrain import retrain
+from mltools.tools.states import open_for_states, read_table, states
+from mltools.tools.swap import SwapResult, swap
+from mltools.windows import Window
+
+TOLERANCE = 1e-5
+"""Of a number, relative to the largest of its kind."""
+N_ROWS = 20
+Result = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a tool is run, in what must not matter."""
+
+    batch_size: int | None = 8
+    left_padding: bool = False
+    shuffled: bool = False
+    shards: bool = False
+    threads: int = 1
+    parquet: bool = False
+
+
+SETTINGS = {
+    "batches of 1": Setting(batch_size=1),
+    "batches of 3": Setting(batch_size=3),
+    "automatic batches": Setting(batch_size=None),
+    "left padding": Setting(left_padding=True),
+    "shuffled rows": Setting(shuffled=True),
+    "shards": Setting(shards=True),
+    "two threads": Setting(threads=2),
+    "Parquet": Setting(parquet=True),
+    "all at once": Setting(3, True, True, True, 2, True),
+}
+
+
+class Laboratory:
+    """Checkpoints and rows in the forms that the settings ask for, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @functools.cache  # noqa: B019  lives as long as the tests
+    def checkpoint(self, architecture: str, seed: int, left_padding: bool, shards: bool) -> str:
+        from transformers import AutoModelForSequenceClassification
+
+        path = self._folder / f"{architecture}-{seed}-{left_padding}-{shards}"
+        save_tiny(path, architecture, seed, padding_side="left" if left_padding else "right", dropout=False)
+        if shards:
+            model = AutoModelForSequenceClassification.from_pretrained(path)
+            (path / "model.safetensors").unlink()
+            model.save_pretrained(path, max_shard_size="40KB")
+            assert len(list(path.glob("model-*.safetensors"))) > 1
+        return str(path)
+
+    @functools.cache  # noqa: B019
+    def rows(self, shuffled: bool, parquet: bool) -> Path:
+        import polars as pl
+
+        rows = toy_rows(N_ROWS, noise_every=3)
+        if shuffled:
+            random.Random(1).shuffle(rows)
+        path = self._folder / f"rows-{shuffled}-{parquet}.{'parquet' if parquet else 'jsonl'}"
+        if parquet:
+            pl.DataFrame(rows).write_parquet(path)
+            return path
+        return write_jsonl(path, rows)
+
+    def run(self, tool: str, architecture: str, setting: Setting) -> Result:
+        noisy, other = (self.checkpoint(architecture, s, setting.left_padding, setting.shards) for s in (1, 2))
+        before = torch.get_num_threads()
+        torch.set_num_threads(setting.threads)
+        try:
+            return TOOLS[tool](noisy, other, self.rows(setting.shuffled, setting.parquet), setting, self._folder)
+        finally:
+            torch.set_num_threads(before)
+
+    @functools.cache  # noqa: B019
+    def usual(self, tool: str, architecture: str) -> Result:
+        return self.run(tool, architecture, Setting())
+
+
+def numbers(records: list[Any]) -> Result:
+    """Take every number out of records, one array a column."""
+    rows = [asdict(record) for record in records]
+    kept = [key for key, value in rows[0].items() if isinstance(value, int | float)]
+    return {key: np.array([row[key] for row in rows], dtype=np.float64) for key in kept}
+
+
+def by_id(ids: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Put rows into the order of their ids."""
+    return values[np.argsort(ids)].astype(np.float64)
+
+
+def run_swap(noisy: str, clean: str, rows: Path, setting: Setting, _: Path) -> Result:
+    examples, result = read_examples(rows), SwapResult.empty()
+    config = SwapConfig(batch_size=setting.batch_size)
+    records = list(swap(open_checkpoint(noisy), open_checkpoint(clean), examples, (), config, None, result))
+    assert min(result.margin.flat) > 1e-4, "a tie, which rounding decides"
+    per_row = {"predicted": result.predicted.T, "margin": result.margin.T}
+    return numbers(records) | {key: by_id(examples.ids, values) for key, values in per_row.items()}
+
+
+def run_grads(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> Result:
+    config = GradsConfig(batch_size=setting.batch_size)
+    return numbers(list(grads(noisy, read_examples(rows), config, frozen=other, threads=setting.threads)))
+
+
+def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -> Result:
+    source, out = Source(rows), folder / "states.safetensors"
+    table = read_table(source)
+    checkpoint = open_for_states(noisy, table, torch.device("cpu"))
+    states(checkpoint, source, Columns(), table, out, StatesConfig(batch_size=setting.batch_size))
+    found = load_file(out)
+    columns = ("hidden_states", "label", "original_label", "noisy")
+    return {name: by_id(table.ids, found[name]) for name in columns}
+
+
+def run_retrain(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> Result:
+    """The batch size of training is a setting that matters; what must not is how its batches are cut up."""
+    config = RetrainConfig(epochs=2, learning_rate=1e-3, micro_batch=setting.batch_size)
+    windows = [Window((2, 3)), Window((4,))]
+    return numbers(list(retrain(open_checkpoint(noisy), open_checkpoint(other), read_examples(rows), windows, config)))
+
+
+def run_finetune(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -> Result:
+    """Train one epoch and measure; then measure as the batch size says."""
+    out, examples = folder / "finetuned", read_examples(rows)
+    shutil.rmtree(out, ignore_errors=True)
+    config = FinetuneConfig(epochs=1, learning_rate=1e-3, micro_batch=setting.batch_size, evaluate="always")
+    records = list(finetune(noisy, examples, out, config, validation=examples, threads=setting.threads))
+    trained = open_checkpoint(str(out))
+    targets = target_indices(examples.labels, trained.labels, examples)
+    encoded = trained.encode(examples, 64)
+    logits = predict(trained.runner, encoded, np.arange(len(targets)), setting.batch_size)
+    return numbers(records) | {"logits": by_id(examples.ids, logits)}
+
+
+TOOLS: Mapping[str, Callable[[str, str, Path, Setting, Path], Result]] = {
+    "swap": run_swap,
+    "grads": run_grads,
+    "states": run_states,
+    "retrain": run_retrain,
+    "finetune": run_finetune,
+}
+TRAINS = ("retrain", "finetune")
+
+
+@pytest.fixture(scope="session")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    return Laboratory(tmp_path_factory.mktemp("laboratory"))
+
+
+def check(laboratory: Laboratory, tool: str, architecture: str, setting: Setting) -> None:
+    expected, found = laboratory.usual(tool, architecture), laboratory.run(tool, architecture, setting)
+    assert expected.keys() == found.keys()
+    # after AdamW's first steps, which divide by the gradient's size, rounding is larger
+    tolerance = 30 * TOLERANCE if tool in TRAINS else TOLERANCE
+    for key, values in expected.items():
+        gap = np.abs(found[key] - values).max() / max(1.0, np.abs(values).max())
+        assert gap <= tolerance, (tool, architecture, setting, key, gap)
+
+
+@settings(derandomize=True, max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(sorted(TOOLS)),
+    st.sampled_from(sorted(ARCHITECTURES)),
+    st.sampled_from(sorted(SETTINGS.values(), key=str)),
+)
+def test_what_must_not_matter_does_not(laboratory: Laboratory, tool: str, architecture: str, setting: Setting) -> None:
+    check(laboratory, tool, architecture, setting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_architecture_and_setting(
+    laboratory: Laboratory, tool: str, architecture: str, setting: str
+) -> None:
+    check(laboratory, tool, architecture, SETTINGS[setting])
