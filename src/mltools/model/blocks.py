@@ -7,8 +7,9 @@ runs after the last is `head`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from mltools.errors import CheckpointError, UsageError
@@ -69,7 +70,7 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
     )
 
 
-def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> tuple[set[str], set[str]]:
+def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor]) -> tuple[set[str], set[str]]:
     """Name the modules outside the stack that one forward pass calls before the first block, and after the last.
 
     Args:
@@ -109,31 +110,48 @@ def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], object
     return before, after
 
 
-def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], object]) -> dict[str, Part]:
+def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor]) -> dict[str, Part]:
     """Tell for every parameter whether it is of the embeddings, of a layer, or of the head.
 
-    One forward pass shows what is called before the first block and what after the last. A parameter that is
-    not called as a module (a bare weight) goes with its registration order: before the stack or after.
+    One forward pass shows what is called before the first block and what after the last. A parameter that is not
+    called as a module (a bare weight; the relative positions that DeBERTa hands to its blocks) is of the head if the
+    logits depend on it with the states after the last block held fixed, else of the embeddings.
 
     Args:
         model: the model.
         stack: its blocks.
-        forward: runs the model once on any input.
+        forward: runs the model once on any input, and gives logits.
     """
     before, after = call_order(model, stack, forward)
+    outside = {n: p for n, p in model.named_parameters() if stack.layer_of(n) is None}
+    bare = {n: p for n, p in outside.items() if n.rpartition(".")[0] not in before | after}
+    used_after = _used_after(stack, bare, forward) if bare else set()
     parts: dict[str, Part] = {}
-    past_stack = False
     for name, _ in model.named_parameters():
-        layer = stack.layer_of(name)
-        past_stack = past_stack or layer is not None
         owner = name.rpartition(".")[0]
-        if layer is not None:
-            parts[name] = layer
-        elif owner in before or owner in after:
-            parts[name] = EMBEDDINGS if owner in before else HEAD
+        if name not in outside:
+            parts[name] = cast(int, stack.layer_of(name))
+        elif name in bare:
+            parts[name] = HEAD if name in used_after else EMBEDDINGS
         else:
-            parts[name] = HEAD if past_stack else EMBEDDINGS
+            parts[name] = EMBEDDINGS if owner in before else HEAD
     return parts
+
+
+def _used_after(stack: BlockStack, parameters: dict[str, nn.Parameter], forward: Callable[[], Tensor]) -> set[str]:
+    """Name those of the parameters that the logits depend on if the states after the last block are held fixed."""
+
+    def hold(_: nn.Module, __: object, output: object) -> object:
+        states = first_tensor(output).detach()
+        return (states, *output[1:]) if isinstance(output, tuple) else states
+
+    handle = stack.modules[-1].register_forward_hook(hold)
+    try:
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(forward().sum(), list(parameters.values()), allow_unused=True)
+    finally:
+        handle.remove()
+    return {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
 
 
 def block_parts(stack: BlockStack) -> dict[str, BlockPart] | None:
