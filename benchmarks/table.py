@@ -86,8 +86,8 @@ def page() -> str:
         parts.append("\n".join(tools_table(report)) + "\n")
         rate = report["timings"][-1]["matrix_rate"] / 1e9
         parts.append(
-            f"torch {machine['torch']}, Python {machine['python']}, {machine['processor']}, {machine['cores']} cores of "
-            f"which one was used; matrix products {rate:.0f} GFLOP/s; highest memory of the process "
+            f"torch {machine['torch']}, Python {machine['python']}, {machine['processor']}, one of "
+            f"{machine['cores']} cores; matrix products {rate:.0f} GFLOP/s; highest memory of the process "
             f"{report['peak_mib']} MiB.\n"
         )
     growth = FIGURES / "growth.json"
