@@ -1,0 +1,442 @@
+"""plot: what text shows, pictures that are the same bytes each time, panels that hold the right numbers, messages."""
+
+import importlib.util
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from conftest import CONFORMANCE, Cli, write_jsonl
+from mltools.io.records import read_records
+from mltools.tools import plot
+from mltools.tools.plot import Bars, Grid, Lines, Marks
+from mltools.tools.plot_text import TextStyle, draw_text, is_dark
+
+GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
+Rows = list[dict[str, Any]]
+File = Callable[[Rows], Path]
+
+
+def windows(errors: dict[tuple[int, int], float], n_layers: int, tool: str = "swap", **tags: Any) -> Rows:
+    return [
+        {
+            "tool": tool,
+            "start": a,
+            "end": b,
+            "width": b - a + 1,
+            "layers": n_layers,
+            "memorisation_error": error,
+            **tags,
+        }
+        for (a, b), error in errors.items()
+    ]
+
+
+def layers(scores: Sequence[float], tool: str = "grads", **tags: Any) -> Rows:
+    return [
+        {"tool": tool, "layer": layer, "layers": len(scores), "score": score, **tags}
+        for layer, score in enumerate(scores, start=1)
+    ]
+
+
+SMALL = windows({(1, 1): 0.0, (2, 2): 0.1, (3, 3): 0.2, (1, 2): 0.4, (2, 3): 0.8, (1, 3): 1.0}, 3, dataset="toy")
+
+
+def probes(target: str, f1: Sequence[float], **tags: Any) -> Rows:
+    return [
+        {
+            "tool": "probe",
+            "layer": layer,
+            "layers": len(f1) - 1,
+            "score": None,
+            "target": target,
+            "probe": "mlp",
+            "f1": value,
+            "f1_sd": 0.2,
+            "f1_noisy": None if target == "noise" else value / 2,
+            "f1_noisy_sd": None,
+            "f1_clean": None if target == "noise" else value,
+            "f1_clean_sd": 0.5,
+            **tags,
+        }
+        for layer, value in enumerate(f1)
+    ]
+
+
+def centroids(noisy: Sequence[float | None], pair: str | None = None, **tags: Any) -> Rows:
+    statistics = ("mean", "p12_5", "p25", "p50", "p75", "p87_5")
+    return [
+        {
+            "tool": "centroid",
+            "layer": layer,
+            "layers": len(noisy),
+            "assigned_label": pair,
+            "original_label": pair,
+            **{f"assigned_{name}": 0.0 for name in statistics},
+            **{f"original_{name}": 1.0 for name in statistics},
+            **{f"noisy_{name}": value for name in statistics},
+            "reason": None,
+            **tags,
+        }
+        for layer, value in enumerate(noisy, start=1)
+    ]
+
+
+def event(name: str, layer: float | None, pair: str | None = None, **tags: Any) -> dict[str, Any]:
+    labels = {"assigned_label": pair, "original_label": pair}
+    return {"tool": "centroid", "event": name, "layer": layer, "layers": 6, **labels, "reason": None, **tags}
+
+
+def pair(a: str, b: str, correlation: float | None, **tags: Any) -> dict[str, Any]:
+    series = {"tool": "correlate", "a": a, "b": b, "pivot": "tool", "value": "m_cog", "method": "spearman"}
+    return {**series, "n": 12, "n_dropped": 0, "correlation": correlation, **tags}
+
+
+EVENTS = [event("crossing", 2, dataset="toy"), event("initiation", 5, dataset="toy")]
+EACH_KIND: dict[str, Rows] = {
+    "heatmap": SMALL,
+    "layers": layers([0.1, 0.3, 0.2]),
+    "probe": [*probes("noise", [0.1, 0.2, 0.4]), *probes("label", [0.2, 0.6, 0.9])],
+    "centroid": centroids([0.9, 0.4, 0.1]),
+    "events": EVENTS,
+    "matrix": [pair("swap", "retrain", 0.97), pair("swap", "grads", -0.25), pair("retrain", "grads", None)],
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    return lambda rows: write_jsonl(tmp_path / "records.jsonl", rows)
+
+
+# -- text ---------------------------------------------------------------------------------------------
+TEXTS = {
+    "heatmap": """\
+swap dataset=toy
+      layer
+width    1    2    3
+    1    0   10 ░░20
+    2 ▒▒40 ▓▓60 ██80
+    3 █100 █100 █100
+      mean memorisation error in %:  0 ░25 ▒50 ▓75 █100
+""",
+    "layers": """\
+grads, M-CoG 2.17
+layer    score
+    1   0.1000 █████████████▍
+    2   0.3000 ████████████████████████████████████████
+    3   0.2000 ██████████████████████████▋
+""",
+    "probe": """\
+probe
+                  layer
+                    0   1   2
+  noise, all rows ░10 ▒20 █40
+label, noisy rows ░10 ▓30 █45
+                  F1 in %:  0 ░11 ▒22 ▓34 █45
+""",
+    "centroid": """\
+centroid
+               layer
+                  1    2    3
+assigned class    0    0    0
+original class █100 █100 █100
+    noisy rows ██90 ▒▒40   10
+               projection (0: assigned class, 1: original) in %:  0 ░25 ▒50 ▓75 █100
+""",
+    "events": """\
+    layer
+      1   2   3   4   5   6
+toy   .   A   .   .   B   .  A 2.00  B 5.00
+A crossing
+B initiation
+""",
+    "matrix": """\
+m_cog
+            swap  retrain    grads
+   swap ████1.00 ████0.97 ░░░-0.25
+retrain ████0.97 ████1.00        -
+  grads ░░░-0.25        - ████1.00
+        spearman correlation: █-1.00 ▒-0.50  0.00 ▒0.50 █1.00
+""",
+}
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_each_kind_as_text(cli: Cli, file: File, kind: str) -> None:
+    result = cli("plot", kind, file(EACH_KIND[kind]))
+    assert (result.code, result.out) == (0, TEXTS[kind])
+    text = "".join(json.dumps(row) + "\n" for row in EACH_KIND[kind])
+    assert cli("plot", kind, "-o", "-", stdin=text).out == TEXTS[kind]
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_parquet_is_drawn_as_jsonl_is(cli: Cli, tmp_path: Path, kind: str) -> None:
+    pl.DataFrame(EACH_KIND[kind], infer_schema_length=None).write_parquet(tmp_path / "records.parquet")
+    assert cli("plot", kind, tmp_path / "records.parquet").out == TEXTS[kind]
+
+
+def test_without_unicode_the_digits_stay(cli: Cli, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    panels = plot.heatmap(read_records([file(SMALL)]))
+    text = draw_text(panels, TextStyle(ascii_only=True))
+    assert text.isascii()
+    assert re.findall(r"\d+", text) == re.findall(r"\d+", TEXTS["heatmap"])
+    assert draw_text(plot.layers(read_records([file(layers([1.0]))])), TextStyle(ascii_only=True)).endswith(
+        "#" * 40 + "\n"
+    )
+
+
+@pytest.mark.parametrize("colors", [256, 16_777_216])
+def test_colours_leave_the_numbers_readable(file: File, colors: Any) -> None:
+    panels = plot.heatmap(read_records([file(SMALL)]))
+    text = draw_text(panels, TextStyle(colors))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert plain.split() == re.sub("[░▒▓█]", " ", TEXTS["heatmap"]).split()
+    assert text.count("\x1b[0m") == 9 + 5  # each cell, and each step of the scale
+
+
+@pytest.mark.parametrize("rgb", [(0.0, 0.0, 0.0), (0.27, 0.0, 0.33), (0.7, 0.1, 0.1)])
+def test_dark_colours_carry_white_ink(rgb: tuple[float, float, float]) -> None:
+    assert is_dark(*rgb)
+    assert not is_dark(*(1 - part for part in rgb))
+
+
+def test_colour_is_for_terminals_only(cli: Cli, file: File) -> None:
+    assert "\x1b" not in cli("plot", "heatmap", file(SMALL)).out
+
+
+# -- panels -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("tool", "key"), [("swap", "acc_noisy"), ("retrain", "retrain_acc_noisy")])
+def test_the_matrix_is_the_released_heat_map(file: File, tool: str, key: str) -> None:
+    full = GOLDEN[key][GOLDEN["windows"].index([0, 11])]
+    rows = [
+        {**row, "memorisation_error_scaled": row["memorisation_error"] / (1 - full)}
+        for row in windows(
+            {(a + 1, b + 1): 1 - value for (a, b), value in zip(GOLDEN["windows"], GOLDEN[key], strict=True)}, 12, tool
+        )
+    ]
+    column = "memorisation_error" if tool == "swap" else "memorisation_error_scaled"
+    (grid,) = plot.heatmap(read_records([file(rows)]), value=column)
+    assert isinstance(grid, Grid)
+    assert (grid.rows, grid.columns) == ([str(i) for i in range(1, 13)],) * 2
+    for found, expected in zip(grid.cells, GOLDEN[f"{tool}_heatmap"], strict=True):
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_groups_become_panels_or_lines(file: File) -> None:
+    rows = [row for tool in ("swap", "grads") for task in "ab" for row in layers([1.0, 3.0], tool, dataset=task)]
+    bars = plot.layers(read_records([file(rows)]))
+    assert [panel.title for panel in bars] == ["swap dataset=a", "swap dataset=b", "grads dataset=a", "grads dataset=b"]
+    assert all(isinstance(panel, Bars) and panel.centre == 1.75 for panel in bars)
+    lines = plot.layers(read_records([file(rows)]), overlay="dataset")
+    assert [panel.title for panel in lines] == ["swap", "grads"]
+    assert all(isinstance(panel, Lines) and [line.name for line in panel.lines] == ["a", "b"] for panel in lines)
+
+
+def test_layers_of_models_of_other_depth_share_a_panel(file: File) -> None:
+    rows = [*layers([1.0, 2.0], model="small"), *layers([1.0, 2.0, 3.0, 4.0], model="large")]
+    (panel,) = plot.layers(read_records([file(rows)]), overlay="model")
+    assert isinstance(panel, Lines)
+    assert panel.layers == [1, 2, 3, 4]
+    assert draw_text([panel]).splitlines()[3].split() == ["small", "░1", "▒2", "-", "-"]
+
+
+def test_bands_are_those_of_the_records(file: File) -> None:
+    (panel,) = plot.probe(read_records([file([*probes("noise", [0.1, 0.9]), *probes("original_label", [0.2, 0.4])])]))
+    assert isinstance(panel, Lines)
+    noise, noisy, clean = panel.lines
+    assert (panel.layers, noise.name) == ([0, 1], "noise, all rows")
+    assert (noise.values, noise.low, noise.high) == ([0.1, 0.9], [0.0, pytest.approx(0.7)], [pytest.approx(0.3), 1.0])
+    assert (noisy.name, noisy.values, noisy.low) == ("original_label, noisy rows", [0.1, 0.2], [0.1, 0.2])
+    assert (clean.name, clean.values) == ("original_label, clean rows", [0.2, 0.4])
+
+
+def test_runs_are_averaged_by_and_undefined_points_left_out(file: File) -> None:
+    rows = [*centroids([0.8, None], seed=1), *centroids([0.6, 0.2], seed=2)]
+    (panel,) = plot.centroid(read_records([file(rows)]), by=["tool"])
+    assert isinstance(panel, Lines)
+    assert panel.lines[2].values == [pytest.approx(0.7), 0.2]
+    assert panel.mark == 0.5
+
+
+def test_class_pairs_are_drawn_where_they_are_asked_for(file: File) -> None:
+    path = file([*centroids([0.9], "HUM"), *centroids([0.5])])
+    (pooled,) = plot.centroid(read_records([path]))
+    (paired,) = plot.centroid(read_records([path]), by=["assigned_label"])
+    assert isinstance(pooled, Lines) and isinstance(paired, Lines)
+    assert (pooled.lines[2].values, paired.lines[2].values) == ([0.5], [0.9])
+    assert paired.title == "centroid assigned_label=HUM"
+
+
+def test_events_and_centres_of_gravity_are_rows_of_one_panel(file: File) -> None:
+    rows = [
+        *(event("crossing", layer, dataset="a", model=model) for layer, model in ((2, "m"), (4, "n"), (None, "o"))),
+        event("crossing", 1, "HUM", dataset="a", model="m"),  # of one pair of classes: does not count
+        {"tool": "swap", "layers": 6, "m_cog": 2.5, "weights": [1.0], "n_records": 6, "dataset": "b", "model": "m"},
+    ]
+    (panel,) = plot.events(read_records([file(rows)]), by=["dataset"])
+    assert isinstance(panel, Marks)
+    assert (panel.rows, panel.series, panel.n_layers) == (["a", "b"], ["crossing", "swap M-CoG"], 6)
+    assert panel.layers == [[3.0, None], [None, 2.5]]
+    assert panel.spread == [[pytest.approx(2**0.5), None], [None, None]]
+    (each,) = plot.events(read_records([file(rows)]))
+    assert isinstance(each, Marks)
+    assert each.rows == ["dataset=a model=m", "dataset=a model=n", "dataset=a model=o", "dataset=b model=m"]
+
+
+def test_correlate_feeds_matrix(cli: Cli) -> None:
+    rows = [
+        {"tool": tool, "layers": 12, "m_cog": 5 + sign * i, "dataset": task}
+        for tool, sign in (("a", 1), ("b", -1), ("c", 1))
+        for i, task in enumerate("wxyz")
+    ]
+    correlations = cli("correlate", stdin="".join(json.dumps(row) + "\n" for row in rows)).out
+    text = cli("plot", "matrix", stdin=correlations).out
+    assert [line.split()[1:] for line in re.sub("[░▒▓█]", "", text).splitlines()[2:5]] == [
+        ["1.00", "-1.00", "1.00"],
+        ["-1.00", "1.00", "-1.00"],
+        ["1.00", "-1.00", "1.00"],
+    ]
+
+
+# -- pictures -----------------------------------------------------------------------------------------
+def png_texts(data: bytes) -> dict[str, str]:
+    """The text chunks of a PNG, after checking that it is whole."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    texts, place = {}, 8
+    while place < len(data):
+        (length,) = struct.unpack(">I", data[place : place + 4])
+        kind, body = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
+        assert struct.unpack(">I", data[place + 8 + length : place + 12 + length])[0] == zlib.crc32(kind + body)
+        if kind in (b"tEXt", b"iTXt"):
+            key, _, text = body.partition(b"\0")
+            texts[key.decode()] = text.lstrip(b"\0").decode()
+        place += 12 + length
+    return texts
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_each_kind_as_a_picture_says_how_it_was_made(cli: Cli, file: File, tmp_path: Path, kind: str) -> None:
+    path = file(EACH_KIND[kind])
+    result = cli("plot", kind, path, "-o", tmp_path / "figure.png")
+    assert (result.code, result.out) == (0, "")
+    made = json.loads(png_texts((tmp_path / "figure.png").read_bytes())["mltools"])
+    assert (made["tool"], made["settings"]["kind"]) == ("plot", kind)
+    assert list(made["inputs"]) == [str(path)]
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_the_same_records_give_the_same_bytes(cli: Cli, file: File, tmp_path: Path, suffix: str) -> None:
+    path = file([*probes("noise", [0.1, 0.2]), *probes("label", [0.2, 0.6])])
+    figures = []
+    for name in ("first", "second"):
+        assert cli("plot", "probe", path, "-q", "-o", tmp_path / f"{name}.{suffix}").code == 0
+        figures.append((tmp_path / f"{name}.{suffix}").read_bytes())
+    assert figures[0] == figures[1]
+    assert b"CreationDate" not in figures[0] and b"<dc:date>" not in figures[0]
+    assert b"plot" in figures[0]
+
+
+def test_many_panels_and_long_names_fit(cli: Cli, file: File, tmp_path: Path) -> None:
+    rows = [
+        row
+        for i in range(4)
+        for row in layers([1.0, 2.0] * 12, dataset=f"a data set of some name {i}", model="one/with-a-long-name")
+    ]
+    assert cli("plot", "layers", file(rows), "-o", tmp_path / "figure.png").code == 0
+
+
+def test_an_old_picture_is_kept(cli: Cli, file: File, tmp_path: Path) -> None:
+    figure = tmp_path / "figure.svg"
+    figure.write_text("old")
+    refused = cli("plot", "heatmap", file(SMALL), "-o", figure)
+    assert (refused.code, figure.read_text()) == (2, "old")
+    assert refused.err == f"mltools: {figure} exists; overwrite it with --force, or choose another path\n"
+    assert cli("plot", "heatmap", file(SMALL), "-o", figure, "--force").code == 0
+    assert figure.read_text().startswith("<?xml")
+
+
+def test_without_matplotlib_pictures_are_refused_and_text_is_not(
+    cli: Cli, file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    result = cli("plot", "heatmap", file(SMALL), "-o", tmp_path / "figure.png")
+    assert result.code == 5
+    assert result.err == 'mltools: pictures need matplotlib: pip install "mltools[plot]"; without -o, plot draws text\n'
+    assert cli("plot", "heatmap", file(SMALL)).out == TEXTS["heatmap"]
+
+
+# -- what it refuses ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "rows", "code", "message"),
+    [
+        (
+            ("heatmp",),
+            SMALL,
+            2,
+            'KIND "heatmp": choose heatmap, layers, probe, centroid, events or matrix; did you mean heatmap?',
+        ),
+        (("heatmap",), [], 3, "no records came in"),
+        (("matrix",), [], 3, "no records came in"),
+        (("heatmap", "-o", "figure.gif"), SMALL, 2, "figure.gif: a picture's name ends in .pdf, .png or .svg"),
+        (("layers", "--value", "x"), SMALL, 2, "--value is for heatmap, not for layers"),
+        (("heatmap", "--overlay", "x"), SMALL, 2, "--overlay is for layers, not for heatmap"),
+        (("layers", "--overlay", "x"), layers([1.0]), 2, '--overlay x: no such tag in "grads"'),
+        (
+            ("heatmap", "--value", "reverted"),
+            SMALL,
+            3,
+            'stdin:1: no "reverted" (found: tool, start, end, width, layers, memorisation_error, dataset)',
+        ),
+        (("heatmap",), layers([1.0]), 3, 'stdin:1: no "memorisation_error" (found: tool, layer, layers, score)'),
+        (
+            ("heatmap",),
+            SMALL[:-2],
+            3,
+            "stdin:1: 1 of 2 windows of width 2 are missing (first: 2-3); run them, or leave width 2 out",
+        ),
+        (
+            ("centroid",),
+            [*centroids([0.5]), *centroids([0.5])],
+            3,
+            "stdin:2: layer 1 of assigned class again in the same group; tag runs apart or average --by",
+        ),
+        (
+            ("events",),
+            [EVENTS[0], EVENTS[0]],
+            3,
+            "stdin:2: crossing again in the same group; tag runs apart or average --by",
+        ),
+        (
+            ("matrix",),
+            [pair("a", "b", 1.0), pair("b", "a", 1.0)],
+            3,
+            "stdin:2: b and a again in the same table; tag tables apart or choose --by",
+        ),
+        (("probe",), centroids([0.5])[:1], 3, None),
+        (("centroid",), probes("noise", [0.5]), 3, None),
+        (("events",), layers([1.0]), 3, 'stdin:1: no "m_cog" (found: tool, layer, layers, score)'),
+    ],
+)
+def test_messages(
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    rows: Rows,
+    code: int,
+    message: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = cli("plot", *arguments, stdin="".join(json.dumps(row) + "\n" for row in rows))
+    assert (result.code, result.out) == (code, "")
+    if message is None:
+        assert re.fullmatch(r'mltools: stdin:1: no "\w+" \(found: .*\)\n', result.err)
+    else:
+        assert result.err == f"mltools: {message}\n"
