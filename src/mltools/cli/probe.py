@@ -49,7 +49,12 @@ def probe(
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 100]")] = None,
     select_after: Annotated[
         int | None,
-        typer.Option("--select-after", metavar="N", min=0, help="Choose the best epoch after N. [default: 26]"),
+        typer.Option(
+            "--select-after",
+            metavar="N",
+            min=0,
+            help="Choose the best epoch after N, else take the last. [default: 26]",
+        ),
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--lr", metavar="R", help="AdamW's learning rate. [default: 2e-4]")
