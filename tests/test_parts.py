@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from conftest import ARCHITECTURES, Cli
 from mltools.errors import CheckpointError
 from mltools.io.rows import read_examples
-from mltools.model.blocks import BLOCK_PARTS, BlockStack, block_parts, select_part
+from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
 from mltools.model.checkpoints import open_checkpoint
 from mltools.tools.swap import take_part, window_logits
 from mltools.windows import Window, all_windows
@@ -40,6 +40,15 @@ def test_parts_of_every_architecture(architecture: str, tiny: Tiny) -> None:
     for layer in range(1, 5):
         own = {part for name, part in parts.items() if checkpoint.stack.layer_of(name) == layer}
         assert own == set(BLOCK_PARTS)
+
+
+def test_what_blocks_are_handed_is_no_head(tiny: Tiny) -> None:
+    """DeBERTa's relative positions go into every block, though they are registered after the blocks."""
+    parts = open_checkpoint(str(tiny("deberta-v2", 1))).parts
+    assert parts["deberta.encoder.rel_embeddings.weight"] == EMBEDDINGS
+    assert {name for name, part in parts.items() if part == HEAD} == {
+        *("pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias")
+    }
 
 
 class Plain(nn.Module):
