@@ -40,11 +40,5 @@ def mcog(
     results = (layers if by_layer else tool)(task.read_records(records), options.parse_names(by))
     with task.records() as writer:
         for record, group in results:
-            writer.write({**_plain(record), **group})
+            writer.write({**vars(record), **group})
     task.finish(records=writer.n)
-
-
-def _plain(record: object) -> dict[str, object]:
-    import dataclasses
-
-    return dataclasses.asdict(record)  # type: ignore[call-overload,no-any-return]

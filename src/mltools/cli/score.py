@@ -1,6 +1,5 @@
 """`mltools score`."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -52,7 +51,7 @@ def score(
     task = job.Job("score", config, out=out, force=force, tag=tag, provenance=provenance)
     with task.records() as writer:
         for record, group in tool(task.read_records(records), config):
-            writer.write({**dataclasses.asdict(record), **group})
+            writer.write({**vars(record), **group})
     task.finish(records=writer.n)
 
 

@@ -55,6 +55,8 @@ class Cells(Generic[K]):
 
     def means(self) -> dict[K, float]:
         """Give the mean of each key's numbers; it does not depend on their order."""
+        if not self.again:
+            return self.first
         return {**self.first, **{key: fsum(self.runs(key)) / len(self.runs(key)) for key in self.again}}
 
 

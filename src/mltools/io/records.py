@@ -638,7 +638,17 @@ def known_columns() -> frozenset[str]:
 
 
 def declared_columns(columns: Collection[str]) -> frozenset[str]:
-    """Name the columns that a record's kind declares, judged by the columns that it has; all others are tags."""
+    """Name the columns that a record's kind declares, judged by the columns that it has; all others are tags.
+
+    Kinds that it is whole of count (in Parquet, records of several kinds have the columns of all), and those that
+    it has most columns of (another version's records may lack some).
+    """
     kinds = [dataclasses.fields(kind) for kind in record_kinds().values()]
-    fitting = [fields for fields in kinds if all(field.name in columns for field in fields if field.default is MISSING)]
-    return frozenset(field.name for fields in fitting or kinds for field in fields)
+    shared = [sum(field.name in columns for field in fields) for fields in kinds]
+    whole = [all(field.name in columns for field in fields if field.default is MISSING) for fields in kinds]
+    return frozenset(
+        field.name
+        for fields, n, is_whole in zip(kinds, shared, whole, strict=True)
+        if is_whole or n == max(shared)
+        for field in fields
+    )

@@ -13,6 +13,7 @@ from operator import eq, itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mltools.config import CorrelateConfig
 from mltools.errors import RowsError
@@ -22,6 +23,7 @@ from mltools.tools.mcog import Measured, add, weigh
 from mltools.tools.statistics import adjust, agreement
 
 Key = tuple[Any, ...]
+Floats = NDArray[np.float64]
 
 PAIR = "assigned_label"  # of records about one pair of classes; beside them stands a record of all pairs together
 
@@ -143,9 +145,12 @@ class _Reader:
             numbers = [record.number(column) for record in records]
         keys = list(records.columns(on))
         start = 0
+        found: dict[Key, Cells[Key]] = {}
         for head, run in groupby(records.columns(heads)):
             stop = start + len(list(run))
-            cells = self._series(head, value).cells.setdefault(head[-1] if self._scaled else "", Cells())
+            if head not in found:
+                found[head] = self._series(head, value).cells.setdefault(head[-1] if self._scaled else "", Cells())
+            cells = found[head]
             repeated = cells.enter(keys[start:stop], numbers[start:stop], repeats=self._config.pool)
             if repeated is not None:
                 key = ", ".join(f"{name}={part}" for name, part in zip(on, keys[start + repeated], strict=True))
@@ -182,20 +187,12 @@ class _Reader:
 def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[CorrelationRecord]:
     """Correlate every two series of a table."""
     names = sorted(table) if config.series else [value for value in config.value if value in table]
-    columns = {name: _numbers(table[name], config) for name in names}
-    places = {key: place for place, key in enumerate(dict.fromkeys(chain.from_iterable(columns.values())))}
-    filled = {name: np.full(len(places), np.nan) for name in names}
-    has = {name: np.zeros(len(places), bool) for name in names}
-    for name, numbers in columns.items():
-        at = np.fromiter(map(places.__getitem__, numbers), np.int64, len(numbers))
-        filled[name][at] = np.fromiter(numbers.values(), np.float64, len(numbers))
-        has[name][at] = True
+    columns = _aligned({name: _numbers(table[name], config) for name in names})
     for a, b in combinations(names, 2):
-        both = np.isfinite(filled[a]) & np.isfinite(filled[b])
+        (x, in_a), (y, in_b) = columns[a], columns[b]
+        both = np.isfinite(x) & np.isfinite(y)
         n = int(both.sum())
-        result = agreement(
-            filled[a][both], filled[b][both], config.method, seed=config.seed, resamples=config.resamples
-        )
+        result = agreement(x[both], y[both], config.method, seed=config.seed, resamples=config.resamples)
         yield CorrelationRecord(
             tool="correlate",
             a=a,
@@ -204,14 +201,34 @@ def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[Corre
             value=",".join(config.value),
             method=config.method,
             n=n,
-            n_dropped=int((has[a] | has[b]).sum()) - n,
+            n_dropped=int((in_a | in_b).sum()) - n,
             p_adjusted=None,
             **asdict(result),
         )
 
 
+def _aligned(series: dict[str, dict[Key, float]]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+    """Give each series' numbers over all keys in one order, NaN where it has none, and which keys it has."""
+    keys = list(dict.fromkeys(chain.from_iterable(series.values())))
+    places: dict[Key, int] = {}
+    columns = {}
+    for name, numbers in series.items():
+        filled, has = np.full(len(keys), np.nan), np.zeros(len(keys), bool)
+        if list(numbers) == keys:  # the usual case, and much faster
+            at: NDArray[np.int64] = np.arange(len(keys))
+        else:
+            places = places or {key: place for place, key in enumerate(keys)}
+            at = np.fromiter(map(places.__getitem__, numbers), np.int64, len(numbers))
+        filled[at] = np.fromiter(numbers.values(), np.float64, len(numbers))
+        has[at] = True
+        columns[name] = filled, has
+    return columns
+
+
 def _numbers(series: _Series, config: CorrelateConfig) -> dict[Key, float]:
     """Give a series' number of each key, scaled and averaged as said; NaN where undefined."""
+    if not (series.undefined or config.scale == "minmax"):
+        return series.cells[""].means()
     merged: Cells[Key] = Cells()
     for cells in series.cells.values():
         means = cells.means()

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
@@ -21,8 +21,8 @@ Table = list[list[float | None]]
 class Grid:
     """Values in rows and columns, shown as shades: the window matrix, a matrix of correlations.
 
-    `low` and `high` are the ends of the colour scale; `signed` marks a scale with a meaningful middle, else
-    values are shares and shown in percent. A cell of None is undefined.
+    `low` and `high` are the ends of the colour scale. `unit` says how numbers are written: `share` in percent,
+    `signed` with two places and colours that part in the middle, `any` with three digits. None is undefined.
     """
 
     title: str
@@ -34,7 +34,7 @@ class Grid:
     cells: Table
     low: float = 0.0
     high: float = 1.0
-    signed: bool = False
+    unit: Literal["share", "signed", "any"] = "share"
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ def _correlations(name: str, value_name: str, records: Sequence[Record]) -> Grid
         pairs[a, b] = pairs[b, a] = record.get("correlation", (float, int, type(None)))
     names = list(dict.fromkeys(a for pair in pairs for a in pair))
     cells = [[1.0 if a == b else pairs.get((a, b)) for b in names] for a in names]
-    return Grid(name, value_name, "", names, "", names, cells, low=-1.0, signed=True)
+    return Grid(name, value_name, "", names, "", names, cells, low=-1.0, unit="signed")
 
 
 @dataclass(eq=False)

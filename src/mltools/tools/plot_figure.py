@@ -77,7 +77,7 @@ def _panel_size(panels: Sequence[Panel]) -> tuple[float, float]:
     width, height = PANEL_INCHES
     for panel in panels:
         if isinstance(panel, Grid):
-            side = (1.6 if panel.signed else 1.0) * CELL_INCHES  # a sign and two places need more room
+            side = (1.6 if panel.unit == "signed" else 1.0) * CELL_INCHES  # a sign and two places need more room
             width = max(width, side * len(panel.columns) + 1.4)
         if isinstance(panel, Marks):
             width = max(width, 1.4 * PANEL_INCHES[0])
@@ -134,9 +134,9 @@ def _grid(axes: "Axes", grid: Grid) -> None:
     from matplotlib.ticker import PercentFormatter
 
     values = [_filled(row) for row in grid.cells]
-    colors = "RdBu_r" if grid.signed else "viridis"
+    colors = "RdBu_r" if grid.unit == "signed" else "viridis"
     image = axes.imshow(values, cmap=colors, vmin=grid.low, vmax=grid.high, aspect="auto")
-    scale = None if grid.signed else PercentFormatter(1)
+    scale = PercentFormatter(1) if grid.unit == "share" else None
     axes.figure.colorbar(image, ax=axes, label=grid.value_name, format=scale)
     axes.set(xlabel=grid.column_axis, ylabel=grid.row_axis)
     crowded = len(grid.columns) > NUMBERED_COLUMNS

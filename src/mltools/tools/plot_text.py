@@ -14,6 +14,8 @@ DIVERGING: tuple[Rgb, ...] = ((33, 102, 172), (146, 197, 222), (247, 247, 247), 
 SHADES = (" ░▒▓█", " ':*#")
 BLOCKS = (" ▏▎▍▌▋▊▉█", " #")
 BAR_WIDTH = 40
+MOST_SHARE = 2.0
+"""Lines whose values stay within this (projections may pass 1) are written in percent."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def _as_grid(panel: Lines) -> Grid:
         columns=[str(layer) for layer in panel.layers],
         cells=[[*line.values, *[None] * (len(panel.layers) - len(line.values))] for line in panel.lines],
         high=max([*values, 0.0]) or 1.0,
+        unit="share" if max(map(abs, values), default=0) <= MOST_SHARE else "any",
     )
 
 
@@ -71,10 +74,12 @@ def _grid(grid: Grid, style: TextStyle) -> str:
 
 
 def number(value: float | None, grid: Grid) -> str:
-    """Write a cell's number: in percent, or signed with two places; never -0."""
+    """Write a cell's number as the grid's unit says; never -0."""
     if value is None:
         return "-"
-    return f"{round(value, 2) + 0.0:.2f}" if grid.signed else f"{round(100 * value)}"
+    if grid.unit == "share":
+        return f"{round(100 * value)}"
+    return f"{round(value, 2) + 0.0:.2f}" if grid.unit == "signed" else f"{value:.3g}"
 
 
 def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
@@ -82,9 +87,9 @@ def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
         return ("" if style.colors else " ") + f" {text}"
     share = min(max((value - grid.low) / (grid.high - grid.low), 0.0), 1.0)
     if style.colors:
-        return _painted(f" {text}", _shade(share, DIVERGING if grid.signed else SEQUENTIAL), style.colors)
+        return _painted(f" {text}", _shade(share, DIVERGING if grid.unit == "signed" else SEQUENTIAL), style.colors)
     ramp = SHADES[style.ascii_only]
-    strength = abs(2 * share - 1) if grid.signed else share
+    strength = abs(2 * share - 1) if grid.unit == "signed" else share
     shade = ramp[min(int(strength * len(ramp)), len(ramp) - 1)]
     return " " + (shade + text).replace(" ", shade)
 
@@ -92,7 +97,7 @@ def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
 def _legend(grid: Grid, style: TextStyle, side: int) -> str:
     values = [grid.low + (grid.high - grid.low) * i / 4 for i in range(5)]
     scale = "".join(_cell(value, number(value, grid), grid, style) for value in values)
-    unit = "" if grid.signed else " in %"
+    unit = " in %" if grid.unit == "share" else ""
     return f"{'':>{side}} {grid.value_name}{unit}:" + scale
 
 

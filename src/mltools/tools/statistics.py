@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from math import atanh, sqrt, tanh
+from math import atanh, fsum, sqrt, tanh
 from typing import Literal
 from zlib import crc32
 
@@ -58,8 +58,6 @@ def agreement(x: Floats, y: Floats, method: Method, *, seed: int = 1, resamples:
     for name, series in (("a", x), ("b", y)):
         if np.ptp(series) == 0:
             return Agreement(reason=f"{name} is constant")
-    order = np.lexsort((y, x))  # so that nothing depends on the order of the pairs
-    x, y = x[order], y[order]
     correlation = coefficient(x, y, method)
     p, p_method = _p_value(x, y, method, correlation)
     low, high, ci_method = _interval(x, y, method, correlation, seed, resamples)
@@ -83,8 +81,8 @@ def coefficient(x: Floats, y: Floats, method: Method) -> float:
         return float(kendalltau(x, y).statistic)
     if method == "spearman":
         x, y = ranks(x), ranks(y)
-    x, y = x - x.mean(), y - y.mean()
-    return _clip(float(x @ y / sqrt(float(x @ x) * float(y @ y))))
+    x, y = x - fsum(x) / len(x), y - fsum(y) / len(y)  # fsum: the order of the pairs changes no digit
+    return min(max(fsum(x * y) / sqrt(fsum(x * x) * fsum(y * y)), -1.0), 1.0)
 
 
 def ranks(series: Floats) -> Floats:
@@ -93,10 +91,6 @@ def ranks(series: Floats) -> Floats:
     last = np.cumsum(counts)
     means: Floats = (last - (counts - 1) / 2)[group]
     return means
-
-
-def _clip(value: float) -> float:
-    return min(max(value, -1.0), 1.0)
 
 
 def _p_value(x: Floats, y: Floats, method: Method, correlation: float) -> tuple[float, str]:
@@ -140,6 +134,8 @@ def _interval(
         return *_fisher(correlation, len(x), method), "fisher"
     if not resamples:
         return None, None, None
+    order = np.lexsort((y, x))  # so that the order of the pairs does not decide which are drawn
+    x, y = x[order], y[order]
     rng = np.random.default_rng([seed, crc32(b"correlate bootstrap")])
     counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=resamples).astype(np.float64)
     found = resampled(x, y, counts, method)
