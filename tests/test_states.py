@@ -134,11 +134,17 @@ def test_pipe_equals_file(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: 
         mltools centroid {tiny()} -q < {noisy_rows} > direct.jsonl
         mkfifo fifo; cat s.safetensors > fifo & mltools centroid fifo -q > fifo.jsonl
         cmp file.jsonl pipe.jsonl && cmp file.jsonl direct.jsonl && cmp file.jsonl fifo.jsonl
-        mltools states {tiny()} {noisy_rows} -q | head -c 1 > /dev/null
+        mltools states {tiny()} {noisy_rows} -q -o /dev/stdout | head -c 1 > /dev/null
     """
     result = shell(script, tmp_path)
     assert result.code == 0, result.err
     assert (tmp_path / "file.jsonl").stat().st_size > 1000
+
+
+def test_devices(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    assert cli("states", tiny(), noisy_rows, "-o", "/dev/null").code == 0
+    result = cli("states", tiny(), noisy_rows, "-o", "/dev/full")
+    assert result.code == 6 and "No space left on device" in result.err
 
 
 def test_pretrained_without_head_will_do(tmp_path: Path) -> None:

@@ -26,13 +26,14 @@ def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = (), file
     for source in inputs:
         if source.exists() and path.exists() and path.resolve() == source.resolve():
             raise UsageError(f"{path} is an input; write to another path")
-    if path.exists() and not force and not _is_device(path):
+    if path.exists() and not force and not is_device(path):
         raise UsageError(f"{path} exists; overwrite it with --force, or choose another path")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: no folder {path.absolute().parent}; make it first")
 
 
-def _is_device(path: Path) -> bool:
+def is_device(path: Path) -> bool:
+    """Say whether a path is a device or a named pipe, which is written as it stands."""
     return path.is_char_device() or path.is_fifo()
 
 
@@ -42,7 +43,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
     A device or a named pipe (`/dev/null`, `/dev/full`) is written directly.
     """
-    if _is_device(path):
+    if is_device(path):
         yield path
         return
     path = path.resolve() if path.is_symlink() else path

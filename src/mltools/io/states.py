@@ -8,6 +8,7 @@ known beforehand, so the header is written first and rows go to their places as 
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mltools.errors import NotFoundError, RowsError, UsageError
-from mltools.io.atomic import atomic_file
+from mltools.io.atomic import atomic_file, is_device
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.records import write_stdout
 from mltools.io.rows import STDIN, RowId, Source, rereadable, shown
@@ -130,19 +131,24 @@ def _write_at(file: int, data: Any, offset: int) -> None:
 
 @contextlib.contextmanager
 def states_output(out: Path | None) -> Iterator[Path]:
-    """Give a path to write a states file to, at any place in it: `out`, whole or not at all; or stdout.
+    """Give a path to write a states file to, at any place in it: `out`, whole or not at all; stdout; or a device.
 
     Raises:
         UsageError: stdout is a terminal.
     """
-    if out is not None and str(out) != STDIN:
+    to_stdout = out is None or str(out) == STDIN
+    if out is not None and not to_stdout and not is_device(out):
         with atomic_file(out) as path:
             yield path
         return
-    if sys.stdout.isatty():
+    if to_stdout and sys.stdout.isatty():
         raise UsageError("states are not for a terminal: name a file with -o, or pipe them on")
     with tempfile.NamedTemporaryFile(prefix="mltools-") as copy:
         yield Path(copy.name)
+        if out is not None and not to_stdout:
+            with out.open("wb") as stream:
+                shutil.copyfileobj(copy, stream)
+            return
         while data := copy.read(COPY_BYTES):
             write_stdout(data)
 
@@ -181,7 +187,7 @@ class States:
         label = self._column("label", n)
         original = self._column("original_label", n) if "original_label" in found else label
         noisy = self._column("noisy", n).astype(bool) if "noisy" in found else label != original
-        ids = self._ids() if "ids" in found else list(range(n))
+        ids: list[RowId] = self._ids() if "ids" in found else list(range(n))
         lowest = int(min(label.min(initial=0), original.min(initial=0)))
         highest = int(max(label.max(initial=0), original.max(initial=0)))
         names = self._names() or [str(index) for index in range(highest + 1)]
