@@ -121,3 +121,15 @@ def _check_weights(file: Path, folder: Path, name: str) -> None:
             tensors.keys()
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
+
+
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def stored_types(folder: Path, name: str) -> list[str]:
+    """Name the types that the weights of a checkpoint are stored in, by the headers of its files."""
+    found: set[str] = set()
+    for file in _weight_files(folder, name):
+        with safe_open(file, framework="pt") as tensors:
+            found |= {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
+    return sorted(FLOATS.get(kind, kind) for kind in found)

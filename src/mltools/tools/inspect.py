@@ -11,6 +11,7 @@ from torch import Tensor
 from mltools.io.provenance import CHECKPOINT_FILE
 from mltools.io.records import CheckpointRecord, DifferenceRecord, PartOfCheckpoint
 from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, block_parts
+from mltools.model.checkpoint_files import stored_types
 from mltools.model.checkpoints import NO_LIMIT, Checkpoint, examine_checkpoint
 
 Tensors = Mapping[str, Tensor]
@@ -42,7 +43,7 @@ def inspect(name: str, blocks: str | None = None) -> CheckpointRecord:
         class_names=checkpoint.labels if not checkpoint.fresh else [],
         pooled_position=checkpoint.runner.pooling if finite else None,
         weights=sum(part.weights for part in parts),
-        weights_type=str(checkpoint.saved_dtype).removeprefix("torch."),
+        weights_type=", ".join(stored_types(checkpoint.folder, name)),
         tokens=len(checkpoint.tokenizer),
         longest=limit if limit < NO_LIMIT else None,
         faults=faults,

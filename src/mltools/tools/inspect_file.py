@@ -140,7 +140,9 @@ class _Rows:
         self._noisy: Counter[str] = Counter()
 
     def add(self, values: Values) -> None:
-        label = json.dumps(values.get("label"), ensure_ascii=False, default=str)
+        if "label" not in values:
+            return
+        label = json.dumps(values["label"], ensure_ascii=False, default=str)
         self._labels[label] += 1
         self._noisy[label] += values.get("noisy") is True
 
