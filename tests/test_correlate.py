@@ -317,6 +317,29 @@ def test_several_values_are_series_themselves(cli: Cli) -> None:
     ]
 
 
+def test_table_2_is_one_correlate(cli: Cli) -> None:
+    rows = []
+    for model, sign in (("m", 1.0), ("n", -1.0)):
+        for i, task in enumerate("wxyz"):
+            rows += centres("swap", {task: 5 + sign * i}, model=model)
+            rows += centres("probe", {task: 6 + sign * i}, model=model)
+            rows.append({**event("crossing", 3 + i, task), "model": model})
+            rows.append({**event("memorisation>>generalisation", 8 - i, task), "model": model, "tool": "probe"})
+            rows.append({"tool": "generalise", "generalisation_score": 0.1 * i, "dataset": task, "model": model})
+    values = "generalisation_score,crossing,memorisation>>generalisation,mcog"
+    arguments = ("correlate", "--value", values, "--on", "dataset", "--by", "model", "--pool")
+    records = cli(*arguments, stdin=lines(rows)).records
+    found = {(r["model"], r["b"]): (r["n"], r["correlation"]) for r in records if r["a"] == "generalisation_score"}
+    assert found == {
+        ("m", "crossing"): (4, 1.0),
+        ("m", "memorisation>>generalisation"): (4, -1.0),
+        ("m", "m_cog"): (4, 1.0),
+        ("n", "crossing"): (4, 1.0),
+        ("n", "memorisation>>generalisation"): (4, -1.0),
+        ("n", "m_cog"): (4, -1.0),
+    }
+
+
 def test_the_seed_decides_and_the_order_of_records_does_not(cli: Cli) -> None:
     rng = random.Random(0)
     rows = [row for tool in "abc" for row in centres(tool, {f"t{i}": rng.random() for i in range(20)})]

@@ -15,7 +15,7 @@ import pytest
 from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.io.records import read_records
 from mltools.tools import plot
-from mltools.tools.plot import Bars, Grid, Lines, Marks
+from mltools.tools.plot_panels import Bars, Grid, Lines, Marks
 from mltools.tools.plot_text import TextStyle, draw_text, is_dark
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
@@ -281,12 +281,32 @@ def test_events_and_centres_of_gravity_are_rows_of_one_panel(file: File) -> None
     ]
     (panel,) = plot.events(read_records([file(rows)]), by=["dataset"])
     assert isinstance(panel, Marks)
-    assert (panel.rows, panel.series, panel.n_layers) == (["a", "b"], ["crossing", "swap M-CoG"], 6)
+    assert (panel.rows, panel.series, panel.axis) == (["a", "b"], ["crossing", "swap M-CoG"], [1, 2, 3, 4, 5, 6])
     assert panel.layers == [[3.0, None], [None, 2.5]]
     assert panel.spread == [[pytest.approx(2**0.5), None], [None, None]]
     (each,) = plot.events(read_records([file(rows)]))
     assert isinstance(each, Marks)
     assert each.rows == ["dataset=a model=m", "dataset=a model=n", "dataset=a model=o", "dataset=b model=m"]
+
+
+def test_events_at_the_embeddings_are_shown(cli: Cli, file: File, tmp_path: Path) -> None:
+    path = file([event("90 % F1", 0, dataset="toy"), event("crossing", 3, dataset="toy")])
+    assert cli("plot", "events", path).out.splitlines()[1:3] == [
+        "      0   1   2   3   4   5   6",
+        "toy   A   .   .   B   .   .   .  A 0.00  B 3.00",
+    ]
+    assert cli("plot", "events", path, "-o", tmp_path / "figure.svg").code == 0
+    assert "layer (0: embeddings)" in (tmp_path / "figure.svg").read_text()
+
+
+def test_names_send_no_commands_to_a_terminal(cli: Cli, file: File, tmp_path: Path) -> None:
+    tag = "\x1b]0;title\x07$x_$"
+    for kind, rows in EACH_KIND.items():
+        named = [{**row, "dataset": tag} for row in rows]
+        result = cli("plot", kind, file(named))
+        assert result.code == 0
+        assert "\x1b" not in result.out and "\\x1b]0;title\\x07$x_$" in result.out
+        assert cli("plot", kind, file(named), "-o", tmp_path / f"{kind}.svg").code == 0
 
 
 def test_correlate_feeds_matrix(cli: Cli) -> None:

@@ -16,7 +16,7 @@ from mltools.io.rows import STDIN
 
 if TYPE_CHECKING:
     from mltools.io.records import Records
-    from mltools.tools.plot import Panel
+    from mltools.tools.plot_panels import Panel
     from mltools.tools.plot_text import Colors
 
 KINDS = ("heatmap", "layers", "probe", "centroid", "events", "matrix")

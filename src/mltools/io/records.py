@@ -363,7 +363,7 @@ class CorrelationRecord:
     p_adjusted: float | None = fraction("p after Benjamini and Hochberg over all records of the run")
     ci_low: float | None = column("lower end of the 95 % interval; null as `correlation`", low=-1, high=1)
     ci_high: float | None = column("upper end of it", low=-1, high=1)
-    ci_method: str | None = column("bootstrap (percentiles), or fisher (z, n above 1000)")
+    ci_method: str | None = column("bootstrap (percentiles), or fisher (z, n above 600)")
     reason: str | None = column("why numbers are null: n<3, or a is constant, or b is constant")
 
 

@@ -1,4 +1,4 @@
-"""Turn records into panels that can be drawn: the paper's figures without any drawing. Needs no torch, no matplotlib.
+"""Turn records into panels: the paper's figures without any drawing. Needs no torch, no matplotlib.
 
 `plot_text` draws panels as text, `plot_figure` as pictures. Layers count from 1 in every panel; 0 is the embeddings.
 """
@@ -6,85 +6,16 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
+from mltools.console import printable
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
 from mltools.io.records import Record, Records
 from mltools.tools.mcog import Measured, centre_of_gravity, measure
+from mltools.tools.plot_panels import Bars, Grid, Line, Lines, Marks, Panel
 from mltools.windows import window_means
 
-Table = list[list[float | None]]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Values in rows and columns, shown as shades: the window matrix, a matrix of correlations.
-
-    `low` and `high` are the ends of the colour scale. `unit` says how numbers are written: `share` in percent,
-    `signed` with two places and colours that part in the middle, `any` with three digits. None is undefined.
-    """
-
-    title: str
-    value_name: str
-    row_axis: str
-    rows: list[str]
-    column_axis: str
-    columns: list[str]
-    cells: Table
-    low: float = 0.0
-    high: float = 1.0
-    unit: Literal["share", "signed", "any"] = "share"
-
-
-@dataclass(frozen=True)
-class Bars:
-    """One value a layer, and the centre of gravity where there is one."""
-
-    title: str
-    value_name: str
-    layers: list[int]
-    values: list[float]
-    centre: float | None = None
-
-
-@dataclass(frozen=True)
-class Line:
-    """A value a layer, None where undefined; `low` and `high` bound a band around it where given."""
-
-    name: str
-    values: list[float | None]
-    low: list[float | None] | None = None
-    high: list[float | None] | None = None
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Several lines over the same layers; `mark` is a value to draw a rule at."""
-
-    title: str
-    value_name: str
-    layers: list[int]
-    lines: list[Line]
-    mark: float | None = None
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Layers at which something is: `layers[i][j]` that of row i and series j, the mean of `spread`'s ± one SD.
-
-    Undefined layers are None, and so is a spread of fewer than two numbers.
-    """
-
-    title: str
-    n_layers: int
-    rows: list[str]
-    series: list[str]
-    layers: Table
-    spread: Table
-
-
-Panel = Grid | Bars | Lines | Marks
 Point = tuple[float, float, float]
 """A value and the ends of the band around it."""
 
@@ -147,7 +78,7 @@ def layers(records: Iterable[Records], by: Sequence[str] | None = None, overlay:
         if overlay not in dict(key):
             raise UsageError(f'--overlay {overlay}: no such tag in "{title(key)}"')
         rest = tuple(item for item in key if item[0] != overlay)
-        lines.setdefault(rest, []).append(Line(str(dict(key)[overlay]), list(values)))
+        lines.setdefault(rest, []).append(Line(printable(str(dict(key)[overlay])), list(values)))
     return [
         Lines(title(key), "score", _numbers(max((x.values for x in its), key=len)), its) for key, its in lines.items()
     ]
@@ -185,7 +116,7 @@ def _probe_points(record: Record) -> Iterator[tuple[str, Point | None]]:
             continue
         mean, deviation = record.get(column, (float, int, type(None))), record.values.get(f"{column}_sd") or 0.0
         band = (max(mean - deviation, 0.0), min(mean + deviation, 1.0)) if mean is not None else None
-        yield f"{target}, {rows} rows", band and (mean, *band)
+        yield printable(f"{target}, {rows} rows"), band and (mean, *band)
 
 
 def centroid(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
@@ -255,39 +186,44 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
         RowsError: other records, or without `by` an event that comes twice.
     """
     kept = (block.where("assigned_label", lambda label: label is None) for block in _parts(records))
-    found: dict[str, dict[str, list[float]]] = {}
-    n_layers, series = 0, []
-    for key, members in _grouped(kept, by).items():
-        row = found.setdefault(_row_name(key), {})
-        for record in members:
-            name, layer = _event(record)
-            n_layers = max(n_layers, record.get("layers", int))
-            series += [] if name in series else [name]
-            numbers = row.setdefault(name, [])
-            if numbers and by is None:
-                raise RowsError(f"{record.place}: {name} again in the same group; tag runs apart or average --by")
-            numbers += [] if layer is None else [layer]
+    groups = _grouped(kept, by)
+    rows: dict[str, dict[str, list[float]]] = {}
+    for key, members in groups.items():
+        _collect_events(members, rows.setdefault(_row_name(key), {}), averaged=by is not None)
+    series = list(dict.fromkeys(name for row in rows.values() for name in row))
+    layers = [[_mean(row.get(name)) for name in series] for row in rows.values()]
+    lowest = min((layer for row in layers for layer in row if layer is not None), default=1)
+    deepest = max(record.get("layers", int) for members in groups.values() for record in members)
     return [
         Marks(
             title="",
-            n_layers=n_layers,
-            rows=list(found),
+            axis=list(range(0 if lowest < 1 else 1, deepest + 1)),
+            rows=list(rows),
             series=series,
-            layers=[[_mean(row.get(name)) for name in series] for row in found.values()],
-            spread=[[_deviation(row.get(name)) for name in series] for row in found.values()],
+            layers=layers,
+            spread=[[_deviation(row.get(name)) for name in series] for row in rows.values()],
         )
     ]
 
 
+def _collect_events(records: Sequence[Record], row: dict[str, list[float]], *, averaged: bool) -> None:
+    """Add the layers of some events to a row, by name; undefined ones only name the event."""
+    for record in records:
+        name, layer = _event(record)
+        if name in row and not averaged:
+            raise RowsError(f"{record.place}: {name} again in the same group; tag runs apart or average --by")
+        row.setdefault(name, []).extend([] if layer is None else [layer])
+
+
 def _row_name(key: Group) -> str:
     tags = tuple(item for item in key if item[0] not in ("tool", "part", "target"))
-    return str(tags[0][1]) if len(tags) == 1 else title(tags)
+    return printable(str(tags[0][1])) if len(tags) == 1 else title(tags)
 
 
 def _event(record: Record) -> tuple[str, float | None]:
     if record.values.get("event") is not None:
-        return record.get("event", str), record.get("layer", (int, float, type(None)))
-    return f"{record.get('tool', str)} M-CoG", record.number("m_cog")
+        return printable(record.get("event", str)), record.get("layer", (int, float, type(None)))
+    return printable(f"{record.get('tool', str)} M-CoG"), record.number("m_cog")
 
 
 def _mean(numbers: Sequence[float] | None) -> float | None:
@@ -315,7 +251,7 @@ def matrix(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
             tables.setdefault((record.get("method", str), record.get("value", str)), []).append(record)
         for (method, value), table in tables.items():
             tags = tuple(item for item in key if item[0] != "tool")
-            panels.append(_correlations(f"{value} {title(tags)}".strip(), f"{method} correlation", table))
+            panels.append(_correlations(printable(f"{value} {title(tags)}".strip()), f"{method} correlation", table))
     return panels
 
 
@@ -328,7 +264,8 @@ def _correlations(name: str, value_name: str, records: Sequence[Record]) -> Grid
         pairs[a, b] = pairs[b, a] = record.get("correlation", (float, int, type(None)))
     names = list(dict.fromkeys(a for pair in pairs for a in pair))
     cells = [[1.0 if a == b else pairs.get((a, b)) for b in names] for a in names]
-    return Grid(name, value_name, "", names, "", names, cells, low=-1.0, unit="signed")
+    shown = list(map(printable, names))
+    return Grid(name, printable(value_name), "", shown, "", shown, cells, low=-1.0, unit="signed")
 
 
 @dataclass(eq=False)
@@ -362,4 +299,4 @@ def title(key: Group) -> str:
     """Name a group: its tool, then its tags."""
     tags: dict[str, Any] = dict(key)
     tool = str(tags.pop("tool", ""))
-    return " ".join([tool, *(f"{name}={value}" for name, value in tags.items() if value is not None)]).strip()
+    return printable(" ".join([tool, *(f"{name}={value}" for name, value in tags.items())]).strip())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mltools.errors import NotFoundError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
-from mltools.tools.plot import Bars, Grid, Lines, Marks, Panel
+from mltools.tools.plot_panels import Bars, Grid, Lines, Marks, Panel
 from mltools.tools.plot_text import is_dark, number
 
 if TYPE_CHECKING:
@@ -23,7 +23,13 @@ FORMATS = (".pdf", ".png", ".svg")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vPX"
-SETTINGS = {"svg.hashsalt": "mltools", "pdf.fonttype": 42, "font.size": 8, "axes.titlesize": 8}
+SETTINGS = {
+    "svg.hashsalt": "mltools",
+    "pdf.fonttype": 42,
+    "font.size": 8,
+    "text.parse_math": False,
+    "axes.titlesize": 8,
+}
 DOTS_PER_INCH = 200
 COLUMNS = 3
 PANEL_INCHES = (3.4, 3.0)
@@ -199,8 +205,8 @@ def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int]) -> None:
         axes.errorbar(values, beside, xerr=spread, fmt=marker, color=color, markersize=4, linewidth=0.8, label=name)
     axes.set_yticks(places, marks.rows)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
-    axes.set(xlim=(0.5, marks.n_layers + 0.5), ylim=(len(marks.rows) - 0.5, -0.5))
-    _layer_ticks(axes, range(1, marks.n_layers + 1))
+    axes.set(xlim=(marks.axis[0] - 0.5, marks.axis[-1] + 0.5), ylim=(len(marks.rows) - 0.5, -0.5))
+    _layer_ticks(axes, marks.axis)
 
 
 def _filled(values: Iterable[float | None]) -> list[float]:

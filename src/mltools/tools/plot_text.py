@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltools.tools.plot import Bars, Grid, Lines, Marks, Panel
+from mltools.tools.plot_panels import Bars, Grid, Lines, Marks, Panel
 
 Colors = Literal[0, 256, 16_777_216]
 Rgb = tuple[int, int, int]
@@ -145,19 +145,18 @@ def _marks(marks: Marks) -> str:
     """Show a letter for each series under the nearest layer, and the exact layers beside."""
     letters = [chr(ord("A") + i) for i in range(len(marks.series))]
     side = max(map(len, marks.rows))
-    layers = range(max(marks.n_layers, 1) + 1)
     lines = [
         *filter(None, [marks.title]),
         f"{'':>{side}} layer",
-        f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in layers[1:]),
+        f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in marks.axis),
     ]
     for name, values, spread in zip(marks.rows, marks.layers, marks.spread, strict=True):
-        cells = {layer: "" for layer in layers}
+        cells = {layer: "" for layer in marks.axis}
         for letter, value in zip(letters, values, strict=True):
             if value is not None:
-                cells[min(max(round(value), 0), layers[-1])] += letter
+                cells[min(max(round(value), marks.axis[0]), marks.axis[-1])] += letter
         exact = "  ".join(map(_exact, letters, values, spread))
-        lines.append(f"{name:>{side}}" + "".join(f"{cells[layer] or '.':>4}" for layer in layers[1:]) + f"  {exact}")
+        lines.append(f"{name:>{side}}" + "".join(f"{cell or '.':>4}" for cell in cells.values()) + f"  {exact}")
     return "\n".join([*lines, *map("{} {}".format, letters, marks.series)]) + "\n"
 
 
