@@ -1,4 +1,4 @@
-"""What a drawing shows, whether as text or as a picture: `plot` makes panels, `plot_text` and `plot_figure` draw them."""
+"""What a drawing shows, as text or as a picture: `plot` makes panels, `plot_text` and `plot_figure` draw them."""
 
 from dataclasses import dataclass
 from typing import Literal
