@@ -321,3 +321,15 @@ def test_record_fields_are_stable() -> None:
     """Other work reads these names."""
     needed = {"tool", "epoch", "loss", "noisy_accuracy", "clean_accuracy", "validation_accuracy", "memorised"}
     assert needed <= set(EpochRecord.__dataclass_fields__)
+
+
+def test_resume_does_not_replace_a_checkpoint_of_another_run(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 1)
+    assert cli(*arguments).code == 0
+    stamp = (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns
+    other = cli(*arguments, "--lr", 1e-3, "--resume")
+    assert other.code == 2 and "replace it with --force" in other.err
+    assert (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert cli(*arguments, "--lr", 1e-3, "--resume", "--force").code == 0

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mltools import console
 from mltools.config import FinetuneConfig
-from mltools.errors import TrainingError
+from mltools.errors import TrainingError, UsageError
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import EpochRecord
 from mltools.io.rows import Examples, Label
@@ -85,7 +85,7 @@ def finetune(
 
     Raises:
         TrainingError: a loss that is not finite, or a state to resume that is of another run.
-        UsageError: an unfinished run is in the way, or one that is going on.
+        UsageError: an unfinished run is in the way, or one that is going on, or a checkpoint of another run.
         CheckpointError: the pre-trained model cannot be used, or changed during the run.
         KeyboardInterrupt, Terminated: after saving what resuming needs.
     """
@@ -97,6 +97,8 @@ def finetune(
         run.state.discard_finished()
         yield from (EpochRecord(**record) for record in facts.get("epochs", []))
         return
+    if resume and out.exists() and not force:
+        raise UsageError(f"{out} is there, of a run with other settings or rows; replace it with --force")
     try:
         run.start(resume=resume, force=force)
         try:

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# The known answer (§3.2): plant the memorisation in two layers, then see which techniques find them.
+#
+#   examples/control.sh ROWS PRETRAINED AUX
+#
+# ROWS: JSONL with text and label. AUX: rows of another task, which change every layer. PRETRAINED: a folder or hub id.
+# Three placements of two layers (lowest, middle, highest); for each, the main task changes these layers only.
+#
+# In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_LR, BATCH, MAX_LENGTH, SEED,
+# OUT (where every file stays, default: control/), TASK (its name in the records, default: the name of ROWS).
+# Every training is a work item of its own and is left alone if it is there already; so the script can be stopped
+# and started again.
+set -euo pipefail
+
+rows=$1 pretrained=$2 aux=$3
+out=${OUT:-control}
+seed=${SEED:-1}
+task=${TASK:-$(basename "${rows%%.*}")}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+reading=(--text "${TEXT:-text}" --max-length "${MAX_LENGTH:-512}")
+training=("${reading[@]}" --aux "$aux" --aux-text "${AUX_TEXT:-text}" --aux-lr "${AUX_LR:-5e-6}"
+  --epochs "${EPOCHS:-50}" --lr "${LR:-1e-5}" --batch-size "${BATCH:-8}" --seed "$seed" --resume)
+
+mkdir -p "$out"
+step() { printf '\n$ %s\n' "$*" >&2; }
+run() { step "$@"; "$@"; }
+
+[ -e "$out/noisy.jsonl" ] || run mltools perturb --rate 0.15 --seed "$seed" "$rows" -o "$out/noisy.jsonl"
+
+layers=$(mltools inspect "$pretrained" --json | grep -o '"layers":[0-9]*' | grep -o '[0-9]*')
+middle=$((layers / 2))
+placements=("1-2" "$middle-$((middle + 1))" "$((layers - 1))-$layers")
+
+# The layers that are not in a placement, as a layer list for --freeze.
+others() {
+  local first=${1%-*} last=${1#*-} list=embeddings
+  if ((first > 1)); then list+=,1-$((first - 1)); fi
+  if ((last < layers)); then list+=,$((last + 1))-$layers; fi
+  echo "$list"
+}
+
+# No layer changed by the main task: what gradients are divided by, and layer 1's baseline for probes.
+frozen=$out/frozen
+run mltools finetune "$pretrained" "$out/noisy.jsonl" -o "$frozen" --freeze all-layers --evaluate last \
+  "${training[@]}" > "$out/frozen-epochs.jsonl"
+run mltools states "$frozen" "$out/noisy.jsonl" "${reading[@]}" -o "$frozen.safetensors" --force
+
+for planted in "${placements[@]}"; do
+  model=$out/$planted
+  for target in label original_label; do
+    run mltools finetune "$pretrained" "$out/noisy.jsonl" -o "$model-$target" --target "$target" \
+      --freeze "$(others "$planted")" --raise-lr "${training[@]}" > "$model-$target-epochs.jsonl"
+  done
+  noisy=$model-label clean=$model-original_label
+  memorised=$noisy/memorised
+  [ -e "$memorised" ] || memorised=$noisy
+  tags=(--tag dataset="$task" --tag planted="$planted" --tag seed="$seed")
+  touch "$model-retrain.jsonl"
+  run mltools swap "$noisy" "$clean" "$out/noisy.jsonl" "${reading[@]}" "${tags[@]}" > "$model-swap.jsonl"
+  run mltools retrain "$noisy" "$pretrained" "$out/noisy.jsonl" "${reading[@]}" "${tags[@]}" --seed "$seed" \
+    --lr "${RETRAIN_LR:-3e-5}" --resume "$model-retrain.jsonl" >> "$model-retrain.jsonl"
+  run mltools grads "$memorised" "$out/noisy.jsonl" --frozen "$frozen" "${reading[@]}" "${tags[@]}" \
+    > "$model-grads.jsonl"
+  run mltools states "$noisy" "$out/noisy.jsonl" "${reading[@]}" -o "$model.safetensors" --force
+  run mltools probe "$model.safetensors" --baseline "$frozen.safetensors" "${tags[@]}" > "$model-probe.jsonl"
+done
+
+records=()
+for planted in "${placements[@]}"; do
+  for tool in swap retrain grads probe; do records+=("$out/$planted-$tool.jsonl"); done
+done
+run mltools score "${records[@]}" --truth planted | tee "$out/score.jsonl"
