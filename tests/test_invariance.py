@@ -127,7 +127,7 @@ def run_swap(noisy: str, clean: str, rows: Path, setting: Setting, _: Path) -> R
     config = SwapConfig(batch_size=setting.batch_size)
     records = list(swap(open_checkpoint(noisy), open_checkpoint(clean), examples, (), config, None, result))
     assert min(result.margin.flat) > 1e-4, "a tie, which rounding decides"
-    per_row = {"predicted": result.predicted.T, "margin": result.margin.T}
+    per_row: dict[str, NDArray[Any]] = {"predicted": result.predicted.T, "margin": result.margin.T}
     return numbers(records) | {key: by_id(examples.ids, values) for key, values in per_row.items()}
 
 
@@ -143,7 +143,7 @@ def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -
     states(checkpoint, source, Columns(), table, out, StatesConfig(batch_size=setting.batch_size))
     found = load_file(out)
     columns = ("hidden_states", "label", "original_label", "noisy")
-    return {name: by_id(table.ids, found[name]) for name in columns}
+    return {name: by_id(list(table.ids), found[name]) for name in columns}
 
 
 def run_retrain(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> Result:

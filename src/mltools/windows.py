@@ -177,7 +177,9 @@ def _whole_widths(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...
     counts = Counter(end - start + 1 for start, end in errors)
     for width, count in sorted(counts.items()):
         if count < n_layers - width + 1:
-            missing = next(w for w in all_windows(n_layers, width) if (w.start, w.end) not in errors)
+            starts = range(1, n_layers - width + 2)
+            start = next(start for start in starts if (start, start + width - 1) not in errors)
+            missing = f"{start}-{start + width - 1}" if width > 1 else f"{start}"
             raise UsageError(
                 f"{n_layers - width + 1 - count} of {n_layers - width + 1} windows of width {width} are missing "
                 f"(first: {missing}); run them, or leave width {width} out"

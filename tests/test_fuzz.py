@@ -1,0 +1,122 @@
+"""Hostile input: whatever bytes the readers get, they return or say in one line what is wrong. See scripts/fuzz.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from conftest import Cli
+from fuzz_targets import CORPUS, TARGETS, run
+
+SEEDS = [path for target in TARGETS for path in sorted((CORPUS / target).iterdir())]
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(QUICK, max_examples=15)
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+row_columns = st.sampled_from(["text", "label", "original_label", "noisy", "id", "a", "b", "y"])
+record_columns = st.sampled_from(
+    ["tool", "layer", "layers", "score", "start", "end", "width", "window", "memorisation_error", "model", "part"]
+)
+
+
+def lines(columns: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
+    """JSON lines of odd values in the columns that count, after the byte that chooses."""
+    line = st.dictionaries(columns, values, max_size=6).map(lambda row: json.dumps(row).encode())
+    return st.builds(lambda first, rows: first + b"\n".join(rows), st.binary(min_size=1, max_size=1), st.lists(line))
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_corpus(path: Path) -> None:
+    """Inputs that were interesting once: they return, or are refused in one line."""
+    error = run(path.parent.name, path.read_bytes())
+    assert error is None or "Traceback" not in str(error)
+
+
+@QUICK
+@given(st.binary(max_size=300) | lines(row_columns))
+@example(b"\x00" + b'{"text":"a","label":' + b"[" * 100_000)
+def test_rows(data: bytes) -> None:
+    run("rows", data)
+
+
+@QUICK
+@given(st.binary(max_size=60) | st.text("0123456789,- \u0663x", max_size=30).map(lambda text: b"\x0c" + text.encode()))
+@example(b"\x001-99999999999999999999")
+def test_layers(data: bytes) -> None:
+    run("layers", data)
+
+
+@QUICK
+@given(st.binary(max_size=300) | lines(record_columns))
+def test_records(data: bytes) -> None:
+    run("records", data)
+
+
+headers = st.dictionaries(
+    st.sampled_from(["hidden_states", "label", "ids", "noisy", "__metadata__", "x"]),
+    st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(["F32", "I64", "BOOL", "U8", "F16", "BF16", "nonsense"]),
+            "shape": st.lists(st.integers(-1, 1 << 62) | st.integers(0, 4), max_size=4),
+            "data_offsets": st.lists(st.integers(-1, 64), min_size=2, max_size=2),
+        }
+    )
+    | values,
+)
+
+
+@QUICK
+@given(
+    st.builds(
+        lambda head, body: len(head).to_bytes(8, "little") + head + body,
+        headers.map(lambda h: json.dumps(h).encode()),
+        st.binary(max_size=64),
+    )
+)
+def test_tensors(data: bytes) -> None:
+    run("tensors", data)
+
+
+@QUICK
+@given(
+    st.binary(max_size=100)
+    | st.dictionaries(st.sampled_from(["weight_map", "metadata"]), values).map(lambda v: json.dumps(v).encode())
+    | st.dictionaries(st.text(max_size=3), st.text(max_size=9)).map(lambda v: json.dumps({"weight_map": v}).encode())
+)
+def test_index(data: bytes) -> None:
+    run("index", data)
+
+
+@SLOW
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(json.loads((CORPUS / "config" / "bert").read_bytes()))), values, min_size=1, max_size=2
+    )
+)
+def test_config(changes: dict[str, object]) -> None:
+    config = json.loads((CORPUS / "config" / "bert").read_bytes())
+    run("config", json.dumps({**config, **changes}).encode())
+
+
+def test_text_from_files_cannot_command_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    """Escapes in rows, records, names of columns and of files come out escaped on stderr."""
+    escape = "\x1b]0;owned\x07\x1b[31m\u202e"
+    rows = tmp_path / f"rows{escape}.jsonl"
+    rows.write_text(json.dumps({escape: "x", "label": escape}) + "\n")
+    records = tmp_path / "records.jsonl"
+    records.write_text(json.dumps({"tool": escape, "layer": 1, "layers": 1, "score": 0, escape: escape}) + "\n")
+    for words in (
+        ("perturb", rows, "--label", "y"),
+        ("perturb", rows),
+        ("mcog", records),
+        ("mcog", records, "--by", escape),
+    ):
+        result = cli(*words)
+        assert result.code == 3 or "--by" in words, result.err
+        assert not any((ord(c) < 32 and c != "\n") or c == "\u202e" for c in result.err), result.err
