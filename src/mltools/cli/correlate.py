@@ -17,7 +17,7 @@ SCALES = ("none", "minmax")
     "correlate",
     "mltools mcog swap.jsonl retrain.jsonl | mltools correlate --on dataset,model",
     "mltools correlate swap.jsonl grads.jsonl --pivot model --value score --on tool,dataset --scale minmax",
-    "mltools correlate mcog.jsonl events.jsonl --value mcog,crossing,initiation --on dataset --by model --pool",
+    "mltools correlate swap.jsonl retrain.jsonl grads.jsonl --value score --by model -o table.parquet",
     writes=("correlation",),
 )
 def correlate(

@@ -14,7 +14,7 @@ from mltools.windows import parse_layers
 
 @command(
     "score",
-    "mltools score swap.jsonl grads.jsonl --truth 6-7",
+    "mltools score swap.jsonl grads.jsonl --truth 3-4",
     "cat control-*.jsonl | mltools score --truth planted --by model -k 1,2,3",
     writes=("score",),
 )
