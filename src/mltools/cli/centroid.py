@@ -92,7 +92,7 @@ def centroid(
             for record in found:
                 writer.write(record)
         if per_row is not None and projections is not None:
-            tool.write_per_row(per_row, projections, opened.rows, task.provenance)
+            tool.write_per_row(per_row, projections, opened.rows, task.provenance.by("--per-row"))
         task.finish(rows=len(opened), noisy=int(opened.rows.noisy.sum()), layers=opened.layers, records=writer.n)
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
-from mltools.io.provenance import command_for
+from mltools.io.provenance import CHECKPOINT_FILE, command_for
 from mltools.io.records import CheckpointRecord, DifferenceRecord, FileRecord, write_stdout
 
 
@@ -70,7 +71,8 @@ def inspect(
 def _print_command(name: str) -> None:
     from mltools.tools.inspect_file import find_provenance
 
-    words = command_for(find_provenance(name) or {}, name)
+    made = str(Path(name).parent) if Path(name).name == CHECKPOINT_FILE else name
+    words = command_for(find_provenance(name) or {}, made)
     if words is None:
         raise UsageError(f"{name} does not say which command made it")
     write_stdout(shlex.join(words).encode() + b"\n")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,7 @@ class Job:
         """Write --provenance and print the summary line."""
         if self._provenance is not None:
             with atomic_file(self._provenance) as temporary:
-                temporary.write_text(self.provenance.as_json() + "\n", encoding="utf-8")
+                temporary.write_text(self.provenance.by("--provenance").as_json() + "\n", encoding="utf-8")
         seconds = round(time.monotonic() - self._start, 2)
         settings = self.provenance.settings
         console.summary(
@@ -190,18 +191,21 @@ class Job:
         )
 
 
-OUTPUT_OPTIONS = ("-o", "--out", "--provenance", "--per-row", "--save", "--write")
-SWITCHES = ("--force", "--resume", "-q", "--quiet", "-v", "--verbose", "--debug", "--no-color")
+OUTPUT_OPTIONS = ("--out", "--provenance", "--per-row", "--save", "--write")
+SWITCHES = ("--force", "--quiet", "--verbose", "--debug", "--no-color")
+SHORT = re.compile(r"-[qv]*(o.*)?")
+"""Short options in one word, of which only -o takes a value: the rest of the word, or the next one."""
 
 
 def command_line() -> tuple[str, ...]:
     """Give the command line without where outputs go and how much is said, so that it is the same for the same work."""
     kept: list[str] = ["mltools"]
-    valued = (*OUTPUT_OPTIONS, "--resume") if sys.argv[1:2] == ["retrain"] else OUTPUT_OPTIONS
+    switches = (*SWITCHES, "--resume") if sys.argv[1:2] == ["finetune"] else SWITCHES
     arguments = iter(sys.argv[1:])
     for argument in arguments:
-        if argument in valued:
+        short = SHORT.fullmatch(argument) if len(argument) > 1 else None
+        if argument in OUTPUT_OPTIONS or (short is not None and short[1] == "o"):
             next(arguments, None)
-        elif argument not in SWITCHES and not argument.startswith(tuple(f"{o}=" for o in valued)):
+        elif short is None and argument not in switches and argument.partition("=")[0] not in OUTPUT_OPTIONS:
             kept.append(argument)
     return tuple(kept)
