@@ -224,7 +224,7 @@ def test_events(cli: Cli, tmp_path: Path) -> None:
     assert found["1", "crossing"] == (None, "no noisy rows of this pair") and found["1", "initiation"] == (2, None)
 
 
-def test_events_that_do_not_happen(tmp_path: Path) -> None:
+def test_b52_events_that_do_not_happen(tmp_path: Path) -> None:
     hidden, label, original = drifting()
     stay = hidden[:, :1] + original[:, None, None] * np.array([0.5, 0.0])  # one overlapping layer, nobody moves
     found = events_of(save_states(tmp_path / "s", np.repeat(stay, 3, axis=1), label, original))

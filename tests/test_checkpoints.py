@@ -74,7 +74,7 @@ def reindex(folder: Path, change: Callable[[dict[str, str]], dict[str, str]]) ->
 
 
 # -- weights ------------------------------------------------------------------------------------------
-def test_another_prefix(copy: Path) -> None:
+def test_b04_another_prefix(copy: Path) -> None:
     rename(copy, lambda key: f"model.{key}")
     message = refusal(copy)
     assert " weights are missing (bert." in message
@@ -136,12 +136,12 @@ def test_shards_equal_one_file(shards: Path, tiny: Tiny) -> None:
     assert all(map(torch.equal, mine.model.parameters(), other.model.parameters()))
 
 
-def test_missing_shard(shards: Path) -> None:
+def test_b22_missing_shard(shards: Path) -> None:
     (shards / "model-00002-of-00004.safetensors").unlink()
     assert refusal(shards) == "1 of 4 shards are missing (first: model-00002-of-00004.safetensors)"
 
 
-def test_stale_file_beside_an_index(shards: Path, tiny: Tiny) -> None:
+def test_b22_stale_file_beside_an_index(shards: Path, tiny: Tiny) -> None:
     shutil.copy(tiny("bert", 2) / WEIGHTS, shards)
     assert refusal(shards) == f"has {WEIGHTS} and {INDEX}; one of them is stale: remove it"
 
@@ -197,7 +197,7 @@ def test_cut_weights(copy: Path, keep: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt"])
-def test_pickles_are_never_opened(copy: Path, name: str) -> None:
+def test_b25_pickles_are_never_opened(copy: Path, name: str) -> None:
     (copy / WEIGHTS).unlink()
     (copy / name).touch()
     assert refusal(copy).startswith(f"only {name}, which is never unpickled; convert it to safetensors")
@@ -216,7 +216,7 @@ def trap(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
-def test_code_in_a_checkpoint_is_never_run(copy: Path, trap: str, where: str) -> None:
+def test_b26_code_in_a_checkpoint_is_never_run(copy: Path, trap: str, where: str) -> None:
     (copy / "code.py").write_text(trap)
     names = {key: "code.Thing" for key in ("AutoConfig", "AutoModelForSequenceClassification")}
     config = json.loads((copy / where).read_text())
@@ -328,19 +328,19 @@ def save_other(folder: Path, architecture: str) -> Path:
         ("bart", ["model.encoder.layers (4)", "model.decoder.layers (4)", "--blocks PATH"]),
     ],
 )
-def test_models_without_one_block_list(tmp_path: Path, architecture: str, candidates: list[str]) -> None:
+def test_b15_models_without_one_block_list(tmp_path: Path, architecture: str, candidates: list[str]) -> None:
     message = refusal(save_other(tmp_path / architecture, architecture))
     assert all(candidate in message for candidate in candidates), message
 
 
-def test_model_type_without_a_sequence_classifier(copy: Path) -> None:
+def test_b16_model_type_without_a_sequence_classifier(copy: Path) -> None:
     (copy / "config.json").write_text(json.dumps({"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 4}))
     assert refusal(copy).startswith("cannot be loaded as a sequence classifier (")
 
 
 # -- names --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["./typo", "/abs/typo", "../typo", "~/no-such-folder", "a/b/c", ""])
-def test_paths_are_never_asked_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b27_paths_are_never_asked_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: pytest.fail(f"asked for {name}"))
     with pytest.raises(NotFoundError, match="no such folder: "):
         locate(name)
@@ -376,7 +376,7 @@ def difference(one: Path, other: Path) -> str:
     return str(caught.value)
 
 
-def test_classes_in_another_order(copy: Path, tiny: Tiny, cli: Cli, noisy_rows: Path) -> None:
+def test_b07_classes_in_another_order(copy: Path, tiny: Tiny, cli: Cli, noisy_rows: Path) -> None:
     configure(copy, id2label=dict(enumerate(["HUM", "ABBR", "LOC", "NUM"])))
     result = cli("swap", tiny("bert", 1), copy, noisy_rows)
     assert (result.code, result.out) == (4, "")
@@ -439,7 +439,7 @@ def test_bfloat16_is_opened_in_float32_and_written_back_as_it_was(
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2", "opt", "llama", "modernbert"])
-def test_stock_classes_load_what_we_save(tiny: Tiny, tmp_path: Path, architecture: str) -> None:
+def test_b21_stock_classes_load_what_we_save(tiny: Tiny, tmp_path: Path, architecture: str) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     source = tiny(architecture, 1)

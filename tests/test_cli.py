@@ -167,7 +167,7 @@ def test_empty_names(cli: Cli, noisy_rows: Path) -> None:
 
 
 # -- --debug, bugs ------------------------------------------------------------------------------------
-def test_debug_shows_the_trace_and_keeps_the_status(cli: Cli) -> None:
+def test_b51_debug_shows_the_trace_and_keeps_the_status(cli: Cli) -> None:
     plain = cli("perturb", stdin=b"[]\n")
     result = cli("perturb", "--debug", stdin=b"[]\n")
     assert (result.code, result.out) == (plain.code, "") == (3, "")
@@ -176,7 +176,7 @@ def test_debug_shows_the_trace_and_keeps_the_status(cli: Cli) -> None:
     assert "Traceback" not in plain.err
 
 
-def test_a_bug_says_that_it_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch, rows: Path) -> None:
+def test_b51_a_bug_says_that_it_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch, rows: Path) -> None:
     def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError("oh\x1b[31m")
 

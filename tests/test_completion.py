@@ -89,7 +89,7 @@ def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Termina
     terminal.close()
 
 
-def test_tab(terminal: Terminal) -> None:
+def test_b49_tab(terminal: Terminal) -> None:
     """A typed beginning and TAB give the whole word; the shell's `mltools` then shows its arguments."""
     for typed, expected in CASES:
         terminal.send(typed + "\t\n")

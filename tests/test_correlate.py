@@ -176,7 +176,7 @@ def test_every_two_series_get_a_record_and_p_is_adjusted_over_all(cli: Cli) -> N
         ([1.0, 2.0, None], "n<3"),
     ],
 )
-def test_series_without_a_correlation_give_null_and_the_reason(
+def test_b18_series_without_a_correlation_give_null_and_the_reason(
     cli: Cli, values: list[float | None], reason: str
 ) -> None:
     rows = [*centres("a", {"x": 1.0, "y": 2.0, "z": 3.0}), *centres("b", dict(zip("xyz", values, strict=True)))]

@@ -76,7 +76,7 @@ def test_memorised_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: 
     assert result.records[-1]["train_accuracy"] is not None
 
 
-def test_memorised_never_reached_is_said(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+def test_b52_memorised_never_reached_is_said(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 1)
     assert result.code == 0 and "never passed 0.993" in result.err and not (tmp_path / "n" / "memorised").exists()
 
@@ -105,7 +105,7 @@ def test_clean_run_shares_batches_and_head(tiny: Tiny, noisy_rows: Path, tmp_pat
     ],
 )
 @pytest.mark.parametrize("preset", ["paper", "released-code"])
-def test_freeze_moves_nothing_else(
+def test_b14_freeze_moves_nothing_else(
     freeze: str, moved: set[str], preset: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     """B14: neither gradient, weight decay nor clipping over all parameters moves what is frozen."""
@@ -123,7 +123,7 @@ def test_freeze_moves_nothing_else(
     assert {place(name) for name in before if not torch.equal(before[name], after[name])} == moved
 
 
-def test_same_seed_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+def test_b10_same_seed_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     results = []
     for name in ("a", "b"):
         results.append(cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / name, *FAST, "--seed", 5))

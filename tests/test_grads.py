@@ -105,7 +105,7 @@ def plain_mean(folder: Path, examples: Examples, rows: list[int], objective: str
 
 @pytest.mark.parametrize("architecture", ["bert", "deberta-v2", "modernbert", "gpt2", "opt", "gpt_neo", "qwen2"])
 @pytest.mark.parametrize("objective", ["loss", "logit"])
-def test_equals_a_loop_over_rows(
+def test_b17_equals_a_loop_over_rows(
     architecture: str, objective: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     folder, examples = tiny(architecture, 1), read_examples(noisy_rows)
@@ -282,7 +282,7 @@ def test_checkpoints_that_cannot_be_used(tiny: Tiny, noisy_rows: Path, cli: Cli)
         find_tensors(open_checkpoint(str(tiny("bert", 1))), GradsConfig(leave_out=("bert",)))
 
 
-def test_a_lost_row_is_an_error(tiny: Tiny, noisy_rows: Path) -> None:
+def test_b17_a_lost_row_is_an_error(tiny: Tiny, noisy_rows: Path) -> None:
     """If what shows progress stops short, no number comes out."""
     examples = read_examples(noisy_rows)
     with pytest.raises(AssertionError, match="rows were used"):

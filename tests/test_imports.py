@@ -38,7 +38,7 @@ def imported(*runs: Words, stdin: bytes = b"") -> Iterator[tuple[Words, int, set
         yield run, status, set(modules)
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_b48_help_imports_nothing_heavy() -> None:
     runs: list[Words] = [(), ("--version",), ("help",), *((name, "--help") for name in COMMANDS)]
     for run, status, modules in imported(*runs):
         assert (status, modules & (HEAVY | FOR_WORK)) == (0, set()), run

@@ -213,7 +213,7 @@ def test_id_is_added_where_it_is_missing(cli: Cli) -> None:
     assert result.err.startswith("perturb: rows=2 noisy=0 ")
 
 
-def test_unlabelled_rows_pass_untouched(cli: Cli) -> None:
+def test_b06_unlabelled_rows_pass_untouched(cli: Cli) -> None:
     lines = ['{ "id" :7, "label" : null }', '{"label":-1,"id":"u","x": [ ] }']
     rows = [*lines, *(json.dumps(row) for row in labelled(*"abababab"))]
     result = cli("perturb", "--rate", "0.5", stdin="\n".join(rows))
@@ -413,7 +413,7 @@ def test_mixed_types_are_not_forced_into_parquet(tmp_path: Path, cli: Cli, value
 
 
 @pytest.mark.parametrize("kind", [pl.Enum(["b", "a"]), pl.Categorical, pl.String])
-def test_parquet_keeps_types_columns_and_metadata(tmp_path: Path, cli: Cli, kind: Any) -> None:
+def test_b40_parquet_keeps_types_columns_and_metadata(tmp_path: Path, cli: Cli, kind: Any) -> None:
     import datetime
     from decimal import Decimal
 

@@ -91,7 +91,7 @@ def test_columns_stand_in_order(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".tsv", ".jsonl.gz"])
 @pytest.mark.parametrize("name", ["rte", "boolq", "trec"])
-def test_formats_agree(name: str, suffix: str, cli: Cli, tmp_path: Path) -> None:
+def test_b28_formats_agree(name: str, suffix: str, cli: Cli, tmp_path: Path) -> None:
     import gzip
 
     rows = hub_rows(name)

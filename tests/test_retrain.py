@@ -143,7 +143,7 @@ def state(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "changes", [{}, {"train_head": False}, {"part": "mlp"}, {"frozen_dropout": True, "clip_scope": "all"}]
 )
-def test_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows: Path) -> None:
+def test_b14_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows: Path) -> None:
     """During a window only the trained tensors move (all of them do); afterwards NOISY is what it was."""
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     before, moved = state(base), set[str]()

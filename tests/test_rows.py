@@ -41,12 +41,12 @@ def labels_of(path: Path, *labels: object) -> Path:
 
 
 # -- bytes --------------------------------------------------------------------------------------------
-def test_byte_order_mark_is_stripped(tmp_path: Path) -> None:
+def test_b32_byte_order_mark_is_stripped(tmp_path: Path) -> None:
     path = write(tmp_path / "bom.jsonl", b'\xef\xbb\xbf{"text":"a","label":0}\n{"text":"b","label":1}\n')
     assert read_examples(path).labels == [0, 1]
 
 
-def test_not_utf8_names_line_and_byte(tmp_path: Path) -> None:
+def test_b33_not_utf8_names_line_and_byte(tmp_path: Path) -> None:
     path = write(tmp_path / "latin.jsonl", b'{"text":"ok","label":0}\n{"text":"caf\xe9","label":0}\n')
     error = failure(path)
     assert str(error) == f"{path}:2: not UTF-8 (byte 13 of the line is 0xe9); convert it first"
@@ -54,7 +54,7 @@ def test_not_utf8_names_line_and_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
-def test_only_newlines_end_lines(tmp_path: Path, separator: str) -> None:
+def test_b35_only_newlines_end_lines(tmp_path: Path, separator: str) -> None:
     text = f"before{separator}after"
     raw = text if separator in "\u2028\u2029\x85" else json.dumps(text)[1:-1]
     path = write(tmp_path / "lines.jsonl", f'{{"text":"{raw}","label":0}}\n{{"text":"b","label":1}}\n'.encode())
@@ -98,7 +98,7 @@ def test_blocks_of_any_size_give_the_same_rows(rows: Sequence[dict[str, Any]], s
 
 
 # -- columns ------------------------------------------------------------------------------------------
-def test_late_keys_are_kept(tmp_path: Path, cli: Cli) -> None:
+def test_b37_late_keys_are_kept(tmp_path: Path, cli: Cli) -> None:
     rows = [{"text": "a", "label": i % 2} for i in range(150)]
     rows += [{"text": "a", "label": i % 2, "late": f"x{i}"} for i in range(50)]
     result = cli("perturb", write_jsonl(tmp_path / "late.jsonl", rows))
@@ -158,7 +158,7 @@ def test_noisy_that_is_neither_true_nor_false(tmp_path: Path) -> None:
 
 
 # -- labels -------------------------------------------------------------------------------------------
-def test_labels_of_several_types_are_listed(tmp_path: Path, cli: Cli) -> None:
+def test_b06_labels_of_several_types_are_listed(tmp_path: Path, cli: Cli) -> None:
     path = write(tmp_path / "types.jsonl", b"".join(b'{"text":"a","label":%s}\n' % x for x in SIX))
     error = failure(path)
     assert str(error) == (
@@ -316,7 +316,7 @@ def test_parquet_dictionary_column_of_arrow(tmp_path: Path) -> None:
     assert read_examples(tmp_path / "rows.parquet").labels == ["no", "yes", "no"]
 
 
-def test_parquet_class_names_of_datasets(tmp_path: Path) -> None:
+def test_b40_parquet_class_names_of_datasets(tmp_path: Path) -> None:
     names = {"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}
     frame = pl.DataFrame({"text": ["a", "b", "c"], "label": [1, 0, -1]})
     frame.write_parquet(tmp_path / "rows.parquet", metadata={"huggingface": json.dumps(names)})

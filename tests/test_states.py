@@ -47,7 +47,9 @@ def small_table(n: int = 3) -> RowTable:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_states_are_transformers_hidden_states(architecture: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+def test_b03_states_are_transformers_hidden_states(
+    architecture: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
     """Each row alone, unpadded, through stock transformers gives the same states at the head's position."""
     found = extract(tiny(architecture), noisy_rows, tmp_path / "s.safetensors")["hidden_states"]
     raw = extract(tiny(architecture), noisy_rows, tmp_path / "r.safetensors", raw_last=True)["hidden_states"]

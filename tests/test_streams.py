@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
         "swap noisy clean noisy.jsonl",
     ],
 )
-def test_reader_that_closes_early_ends_it_silently(shell: Shell, folder: Path, command: str) -> None:
+def test_b45_reader_that_closes_early_ends_it_silently(shell: Shell, folder: Path, command: str) -> None:
     done = shell(f"mltools {command} | true; echo ${{PIPESTATUS[0]}}", folder)
     assert (done.out, done.err) == ("0\n", "")
 
@@ -174,7 +174,7 @@ def under_terminal(
     return status, texts[0].replace("\r\n", "\n"), texts[1].replace("\r\n", "\n")
 
 
-def test_only_data_on_stdout_and_a_bar_on_stderr(shell: Shell, folder: Path) -> None:
+def test_b47_only_data_on_stdout_and_a_bar_on_stderr(shell: Shell, folder: Path) -> None:
     plain = shell("mltools swap noisy clean noisy.jsonl", folder)
     status, out, err = under_terminal([shell.program, *SWAP, "noisy.jsonl"], folder)
     assert status == 0 and out == plain.out

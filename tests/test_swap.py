@@ -218,7 +218,7 @@ def test_no_noisy_rows(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     assert code == 3 and message == f'{rows}: no noisy rows ("noisy" is never true); make some: mltools perturb'
 
 
-def test_label_that_is_no_class(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+def test_b07_label_that_is_no_class(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [*toy_rows(8), {"id": 50, "text": "who", "label": "COLOUR", "noisy": False}]
     code, message = refusal(cli, tiny("bert", 1), tiny("bert", 2), write_jsonl(tmp_path / "r.jsonl", rows))
     assert code == 3

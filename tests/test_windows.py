@@ -48,7 +48,7 @@ def test_layer_lists_round_trip(layers: set[int]) -> None:
         ("12", (12,)),
     ],
 )
-def test_layer_lists_are_read_as_in_cut(text: str, layers: tuple[int, ...]) -> None:
+def test_b20_layer_lists_are_read_as_in_cut(text: str, layers: tuple[int, ...]) -> None:
     assert parse_layers(text, 12) == layers
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_layer_list_is_refused(text: str) -> None:
         ("1,13", 'layers "13" outside 1-12 (layers count from 1; 0 is the embeddings)'),
     ],
 )
-def test_layers_outside_the_model_are_refused(text: str, message: str) -> None:
+def test_b20_layers_outside_the_model_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_layers(text, 12)
     assert str(caught.value) == message
