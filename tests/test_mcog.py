@@ -104,26 +104,40 @@ def test_the_papers_swapping_curves_give_its_m_cogs(cli: Cli) -> None:
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=48).filter(lambda items: max(items) > 1e-6)
 
 
+def centre(items: Sequence[float]) -> float:
+    found = centre_of_gravity(items)
+    assert found is not None
+    return found
+
+
 @given(weights)
 def test_the_centre_lies_between_the_first_and_the_last_layer(items: list[float]) -> None:
-    assert 1 <= centre_of_gravity(items) <= len(items)
+    assert 1 <= centre(items) <= len(items)
 
 
 @given(weights, st.floats(1e-200, 1e200))
 def test_the_centre_does_not_change_with_scale(items: list[float], scale: float) -> None:
     scaled = [item * scale for item in items]
-    assert centre_of_gravity(scaled) == pytest.approx(centre_of_gravity(items), rel=1e-9)
+    assert centre(scaled) == pytest.approx(centre(items), rel=1e-9)
 
 
 @given(weights)
 def test_turned_round_the_centre_is_mirrored(items: list[float]) -> None:
-    mirrored = len(items) + 1 - centre_of_gravity(items[::-1])
-    assert centre_of_gravity(items) == pytest.approx(mirrored, rel=1e-9)
+    mirrored = len(items) + 1 - centre(items[::-1])
+    assert centre(items) == pytest.approx(mirrored, rel=1e-9)
 
 
 @pytest.mark.parametrize("layer", range(1, 13))
 def test_one_layer_alone_is_the_centre(layer: int) -> None:
     assert centre_of_gravity([float(i == layer) for i in range(1, 13)]) == layer
+
+
+def test_without_weight_there_is_no_centre_and_the_record_says_why(cli: Cli) -> None:
+    rows = [*layers([0.0, 0.0], dataset="a"), *layers([0.0, 1.0], dataset="b")]
+    result = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows))
+    assert [(r["m_cog"], r["reason"]) for r in result.records] == [(None, "all weights are zero"), (2.0, None)]
+    assert result.code == 0
+    assert centre_of_gravity([]) is None
 
 
 def test_nothing_depends_on_the_order_of_the_records(cli: Cli, file: Callable[[Rows], Path]) -> None:
@@ -253,10 +267,9 @@ REFUSED: list[tuple[Rows, str]] = [
     (layers([1.0, 2.0])[:1], "records.jsonl:1: layer 2 of 2 has no record in its group"),
     (layers([1.0, 2.0]) * 2, "records.jsonl:3: layer 1 again in the same group; tag runs apart or average --by"),
     (layers([1.0, None]), 'records.jsonl:2: "score" is null, which it cannot be'),
-    (layers([1.0, -0.5]), "records.jsonl:1: no centre of gravity: a weight is negative (-0.5) (tool=grads)"),
     (
-        layers([0.0, 0.0], dataset="toy"),
-        "records.jsonl:1: no centre of gravity: all weights are zero (tool=grads, dataset=toy)",
+        layers([1.0, -0.5], dataset="toy"),
+        "records.jsonl:1: no centre of gravity: a weight is negative (-0.5) (tool=grads, dataset=toy)",
     ),
     (
         [{"tool": "swap", "layers": 2, "dataset": "toy"}],

@@ -274,9 +274,12 @@ class CogRecord:
 
     tool: str = column("the tool whose records were weighed")
     layers: int = amount("number of layers, L")
-    m_cog: float = column("sum of layer x weight over sum of weights, layers from 1; lies in 1..L", low=1)
+    m_cog: float | None = column(
+        "sum of layer x weight over sum of weights, layers from 1; lies in 1..L; null where `reason` says why", low=1
+    )
     weights: list[float] = amount("weight of each layer 1..L, as given (not scaled to sum 1)")
     n_records: int = amount("records that the weights came from")
+    reason: str | None = column("why `m_cog` is null; null where it is not", None)
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ from mltools.windows import Span, format_layers, layer_scores
 Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 
 
-def centre_of_gravity(weights: Sequence[float]) -> float:
-    """Compute Σ l·w_l / Σ w_l, l from 1. In [1, L]; the same if all weights are scaled.
+def centre_of_gravity(weights: Sequence[float]) -> float | None:
+    """Compute Σ l·w_l / Σ w_l, l from 1. In [1, L]; the same if all weights are scaled; None if all are 0.
 
     Raises:
-        ValueError: a negative weight, or all are zero.
+        ValueError: a negative weight.
     """
     if any(not weight >= 0 for weight in weights):
         raise ValueError(f"a weight is negative ({min(weights):.4g})")
     top = max(weights, default=0.0)
     if not top > 0:
-        raise ValueError("all weights are zero")
+        return None
     exponent = frexp(top)[1]
     scaled = [ldexp(weight, -exponent) for weight in weights]  # exact; so that no sum can overflow or vanish
     centre = sum(layer * weight for layer, weight in enumerate(scaled, start=1)) / sum(scaled)
@@ -45,20 +45,21 @@ def mcog(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterato
             before weighing, as the paper does over seeds. Default: all tags, and then every record counts once.
 
     Raises:
-        RowsError: records that are neither kind, a window or layer twice in a group, missing ones, weights that
-            are negative or all zero.
+        RowsError: records that are neither kind, a window or layer twice in a group, missing ones, negative
+            weights.
     """
     for group in measure(records, by):
         tags = group.tags
         centre, scores = weigh(group)
-        yield CogRecord(str(tags.pop("tool")), group.n_layers, centre, scores, len(group.cells)), tags
+        reason = "all weights are zero" if centre is None else None
+        yield CogRecord(str(tags.pop("tool")), group.n_layers, centre, scores, len(group.cells), reason), tags
 
 
-def weigh(group: "Measured") -> tuple[float, list[float]]:
-    """Give a group's centre of gravity and its layer scores.
+def weigh(group: "Measured") -> tuple[float | None, list[float]]:
+    """Give a group's centre of gravity (None if all scores are 0) and its layer scores.
 
     Raises:
-        RowsError: there is none.
+        RowsError: a negative score.
     """
     scores = group.scores()
     try:

@@ -91,7 +91,7 @@ def _numbers(values: Sequence[object]) -> list[int]:
 def _centre(scores: Sequence[float]) -> float | None:
     try:
         return centre_of_gravity(scores)
-    except ValueError:  # all zero, or negative scores: the bars alone say so
+    except ValueError:  # negative scores: the bars alone say so
         return None
 
 
@@ -223,7 +223,7 @@ def _row_name(key: Group) -> str:
 def _event(record: Record) -> tuple[str, float | None]:
     if record.values.get("event") is not None:
         return printable(record.get("event", str)), record.get("layer", (int, float, type(None)))
-    return printable(f"{record.get('tool', str)} M-CoG"), record.number("m_cog")
+    return printable(f"{record.get('tool', str)} M-CoG"), record.get("m_cog", (int, float, type(None)))
 
 
 def _mean(numbers: Sequence[float] | None) -> float | None:
