@@ -26,7 +26,20 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": ("-q", "-v", "--no-color", "--debug", "-h"),
 }
 """Headings of the options that several commands have, in the order of every help; all others come first, under OWN."""
-FILES = ("FILE", "DIR", "FIG", "ROWS", "RECORDS", "STATES", "CHECKPOINT", "NOISY", "CLEAN", "PRETRAINED", "FROZEN")
+FILES = (
+    "FILE",
+    "CHECKPOINT|FILE",
+    "DIR",
+    "FIG",
+    "ROWS",
+    "RECORDS",
+    "STATES",
+    "CHECKPOINT",
+    "NOISY",
+    "CLEAN",
+    "PRETRAINED",
+    "FROZEN",
+)
 """What is completed with file names."""
 
 
