@@ -4,7 +4,7 @@ _mltools()
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= kind= option=
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "perturb finetune swap retrain grads states centroid mcog plot windows schema completion help --version -h --help" -- "$cur"))
+        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
         return
     fi
     # --option=value comes as three words
@@ -12,6 +12,21 @@ _mltools()
     [[ $prev == "=" ]] && option=${COMP_WORDS[COMP_CWORD-2]}
     [[ $prev == -* ]] && option=$prev
     case ${COMP_WORDS[1]} in
+    prepare)
+        case $option in
+        --split) words="train validation test pool" ;;
+        --from) kind=none ;;
+        --top-classes) kind=none ;;
+        --labels) words="names numbers" ;;
+        --draw) words="hash python" ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --seed --preset -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
     perturb)
         case $option in
         --rate) kind=none ;;
@@ -63,7 +78,38 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --raise-lr --epochs --warmup --weight-decay --clip --clip-scope --memorised-at --memorised-metric --evaluate --frozen-dropout --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --raise-lr --epochs --warmup --weight-decay --clip --clip-scope --memorised-at --memorised-metric --evaluate --frozen-dropout --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    generalise)
+        case $option in
+        --run) kind=none ;;
+        --runs) kind=none ;;
+        --freeze) kind=none ;;
+        --lr) kind=none ;;
+        --epochs) kind=none ;;
+        --warmup) kind=none ;;
+        --weight-decay) kind=none ;;
+        --clip) kind=none ;;
+        --clip-scope) kind=none ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --micro-batch) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --per-row) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -71,6 +117,7 @@ _mltools()
         case $option in
         --write) kind=file ;;
         --layers) kind=none ;;
+        --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -81,11 +128,12 @@ _mltools()
         --device) kind=none ;;
         --threads) kind=none ;;
         --blocks) kind=none ;;
+        --resume) kind=file ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --layers --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -141,7 +189,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -161,7 +209,35 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    probe)
+        case $option in
+        --target) kind=none ;;
+        --baseline) kind=file ;;
+        --probe) kind=none ;;
+        --hidden-layers) kind=none ;;
+        --epochs) kind=none ;;
+        --select-after) kind=none ;;
+        --lr) kind=none ;;
+        --seeds) kind=none ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -196,6 +272,36 @@ _mltools()
            ;;
         esac
         ;;
+    correlate)
+        case $option in
+        --pivot) kind=none ;;
+        --value) kind=none ;;
+        --on) kind=none ;;
+        --scale) kind=none ;;
+        --method) kind=none ;;
+        --resamples) kind=none ;;
+        --by) kind=none ;;
+        --seed) kind=none ;;
+        --preset) words="paper released-code" ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--pivot --value --on --pool --scale --method --resamples --by --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    score)
+        case $option in
+        --truth) kind=none ;;
+        -k) kind=none ;;
+        --by) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--truth -k --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
     plot)
         case $option in
         --value) kind=none ;;
@@ -214,10 +320,19 @@ _mltools()
            ;;
         esac
         ;;
+    inspect)
+        case $option in
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        *) [[ $cur == -* ]] && words="--json --command --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
     schema)
         case $option in
         *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid cog epoch event grad layer probe provenance rows window work"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score window work"
            ;;
         esac
         ;;
@@ -231,7 +346,7 @@ _mltools()
     help)
         case $option in
         *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="states centroid completion finetune grads help mcog perturb plot retrain schema swap windows"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="states centroid completion correlate finetune generalise grads help inspect mcog perturb plot prepare probe retrain schema score swap windows"
            ;;
         esac
         ;;

@@ -136,7 +136,8 @@ def test_without_weight_there_is_no_centre_and_the_record_says_why(cli: Cli) -> 
     rows = [*layers([0.0, 0.0], dataset="a"), *layers([0.0, 1.0], dataset="b")]
     result = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows))
     assert [(r["m_cog"], r["reason"]) for r in result.records] == [(None, "all weights are zero"), (2.0, None)]
-    assert result.code == 0
+    assert result.code == 3
+    assert result.err.endswith("mltools: 1 of 2 groups have no centre of gravity: all weights are zero\n")
     assert centre_of_gravity([]) is None
 
 

@@ -7,6 +7,7 @@ import typer
 from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
+from mltools.errors import RowsError
 
 
 @command(
@@ -32,13 +33,18 @@ def mcog(
     Reads window records (swap, retrain) or layer records (grads, probe, …) and writes one record a group: the sum
     of layer x weight over the sum of weights, layers from 1. A layer's weight is its score; for windows, the mean
     over widths of the mean error of the windows of that width that hold it. Groups are the tools and their tags.
+    A group whose weights are all zero gives null and, once all groups are written, exit status 3.
     """
     from mltools.tools.mcog import layers
     from mltools.tools.mcog import mcog as tool
 
     task = job.Job("mcog", {"by": by, "by_layer": by_layer}, out=out, force=force, tag=tag, provenance=provenance)
     results = (layers if by_layer else tool)(task.read_records(records), options.parse_names(by))
+    undefined = 0
     with task.records() as writer:
         for record, group in results:
             writer.write({**vars(record), **group})
+            undefined += getattr(record, "reason", None) is not None
     task.finish(records=writer.n)
+    if undefined:  # said at the end, so that one group does not keep the others from being weighed
+        raise RowsError(f"{undefined} of {writer.n} groups have no centre of gravity: all weights are zero")
