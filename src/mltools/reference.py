@@ -26,20 +26,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Messages": ("-q", "-v", "--no-color", "--debug", "-h"),
 }
 """Headings of the options that several commands have, in the order of every help; all others come first, under OWN."""
-FILES = (
-    "FILE",
-    "CHECKPOINT|FILE",
-    "DIR",
-    "FIG",
-    "ROWS",
-    "RECORDS",
-    "STATES",
-    "CHECKPOINT",
-    "NOISY",
-    "CLEAN",
-    "PRETRAINED",
-    "FROZEN",
-)
+FILES = ("FILE", "DIR", "FIG", "ROWS", "RECORDS", "STATES", "CHECKPOINT", "NOISY", "CLEAN", "PRETRAINED", "FROZEN")
 """What is completed with file names."""
 
 
@@ -68,7 +55,7 @@ class Parameter:
     @property
     def takes_file(self) -> bool:
         """Whether its value is the name of a file or folder."""
-        return self.bare.rstrip("0123456789") in FILES
+        return any(word in FILES for word in self.bare.rstrip("0123456789").split("|"))
 
     def __str__(self) -> str:
         return " ".join(filter(None, (", ".join(self.flags), self.metavar)))
