@@ -624,7 +624,7 @@ def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None
     for path in list(paths) or ["-"]:
         source = Source(path)
         for block in iter_blocks(source):
-            yield Records(source, block.numbers, list(block.values))
+            yield Records(source, block.numbers, block.values)
         if on_source is not None:
             on_source(source)
 

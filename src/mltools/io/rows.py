@@ -32,6 +32,7 @@ RawRow = bytes | Values
 LabelType = Literal["auto", "str"]
 
 STDIN = "-"
+STDERR = 2
 BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 16
 PARQUET = ".parquet"
@@ -230,7 +231,7 @@ class Block:
 
     numbers: Sequence[int]
     lines: Sequence[bytes] | None
-    values: Sequence[Values]
+    values: list[Values]
 
 
 def iter_blocks(source: Source) -> Iterator[Block]:
@@ -253,9 +254,9 @@ def iter_blocks(source: Source) -> Iterator[Block]:
             numbers = [number for number, line in zip(numbers, lines, strict=True) if line and not line.isspace()]
             lines = [line for line in lines if line and not line.isspace()]
             values = [_parse(source, number, line) for number, line in zip(numbers, lines, strict=True)]
-        for number, value in zip(numbers, values, strict=True):
-            if type(value) is not dict:
-                raise RowsError(f"{source.place(number)}: a {_kind(value)}, not an object {{...}} with columns")
+        if not set(map(type, values)) <= {dict}:
+            number, value = next(pair for pair in zip(numbers, values, strict=True) if type(pair[1]) is not dict)
+            raise RowsError(f"{source.place(number)}: a {_kind(value)}, not an object {{...}} with columns")
         yield Block(numbers, lines, values)
 
 
@@ -292,17 +293,34 @@ def stored_frame(source: Source) -> Any:
     """Read a Parquet file whole, as a polars data frame of the stored types."""
     import polars as pl
 
-    try:
+    with _reading_parquet(source):
         return pl.read_parquet(source.parquet())
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
 
 
 def parquet_metadata(source: Source) -> dict[str, str]:
     """Read the key-value metadata of a Parquet file."""
     import polars as pl
 
-    return dict(pl.read_parquet_metadata(source.parquet()))
+    with _reading_parquet(source):
+        return dict(pl.read_parquet_metadata(source.parquet()))
+
+
+@contextlib.contextmanager
+def _reading_parquet(source: Source) -> Iterator[None]:
+    """Turn what polars makes of a damaged file into one error; when it panics, it also writes a trace to stderr."""
+    import polars as pl
+
+    kept = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, STDERR)
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def class_names(source: Source, column: str) -> list[str] | None:
@@ -317,7 +335,7 @@ def class_names(source: Source, column: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Take the first line of an error's text."""
     return str(error).strip().split("\n")[0]
 
