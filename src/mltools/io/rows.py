@@ -263,7 +263,8 @@ def iter_blocks(source: Source) -> Iterator[Block]:
 def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
     """Yield (number from 1, JSON line or None, columns) of each row; else as `iter_blocks`."""
     for block in iter_blocks(source):
-        yield from zip(block.numbers, block.lines or [None] * len(block.values), block.values, strict=True)
+        lines: Sequence[bytes | None] = block.lines or [None] * len(block.values)
+        yield from zip(block.numbers, lines, block.values, strict=True)
 
 
 def _parse(source: Source, number: int, line: bytes) -> Any:
