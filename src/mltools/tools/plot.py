@@ -296,7 +296,7 @@ def _parts(records: Iterable[Records]) -> Iterator[Records]:
 
 
 def title(key: Group) -> str:
-    """Name a group: its tool, then its tags."""
-    tags: dict[str, Any] = dict(key)
+    """Name a group: its tool, then its tags; `part=all` goes without saying."""
+    tags: dict[str, Any] = {name: value for name, value in key if (name, value) != ("part", "all")}
     tool = str(tags.pop("tool", ""))
     return printable(" ".join([tool, *(f"{name}={value}" for name, value in tags.items())]).strip())
