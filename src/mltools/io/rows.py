@@ -316,7 +316,9 @@ def _reading_parquet(source: Source) -> Iterator[None]:
     os.dup2(nowhere, STDERR)
     try:
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except pl.exceptions.PanicException:
+        raise RowsError(f"{source.name}: damaged Parquet file") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
     finally:
         os.dup2(kept, STDERR)
@@ -336,7 +338,7 @@ def class_names(source: Source, column: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: Exception) -> str:
     """Take the first line of an error's text."""
     return str(error).strip().split("\n")[0]
 

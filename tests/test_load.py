@@ -1,0 +1,91 @@
+"""Many rows and many layers: memory does not grow with the rows, and the work is what it must be. Slow tier."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conftest import LABELS, WORDS, toy_rows, write_jsonl
+
+Tiny = Callable[..., Path]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a run took: seconds of the clock, peak memory in MiB, and its summary line."""
+
+    seconds: float
+    mebibytes: float
+    summary: str
+
+
+LAUNCHER = """
+import os, resource, sys
+_, status = os.waitpid(os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ), 0)
+open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""A small process in between: a child's peak is never below the memory of the process that it was forked from."""
+
+
+def measured(arguments: list[object], stdout: Path) -> Usage:
+    """Run the program in a process of its own."""
+    start, peak = time.monotonic(), stdout.with_name("peak")
+    words = [sys.executable, "-SIc", LAUNCHER, str(peak), sys.executable, "-m", "mltools", *map(str, arguments)]
+    with stdout.open("wb") as stream:
+        done = subprocess.run(words, stdout=stream, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    found = Usage(time.monotonic() - start, int(peak.read_text()) / 1024, done.stderr.splitlines()[-1])
+    print(f"\n{arguments[0]}: {found.seconds:.1f} s, peak {found.mebibytes:.0f} MiB: {found.summary}")
+    return found
+
+
+def write_many(path: Path, n: int) -> Path:
+    """Write rows of 1-12 words, every seventh of them noisy."""
+    with path.open("w") as stream:
+        for i in range(n):
+            original = LABELS[i % 4]
+            row = {"id": i, "text": " ".join(WORDS[(i * 7 + k * 5) % len(WORDS)] for k in range(1 + i % 12))}
+            label = LABELS[(i + 1) % 4] if i % 7 == 0 else original
+            stream.write(json.dumps({**row, "label": label, "original_label": original, "noisy": i % 7 == 0}) + "\n")
+    return path
+
+
+def test_b31_states_of_100_000_rows_take_the_memory_of_10_000(tiny: Tiny, tmp_path: Path) -> None:
+    """Texts and states pass through; only ids, labels and marks of the rows are kept, about 200 bytes a row."""
+    peaks = []
+    for n in (10_000, 100_000):
+        rows = write_many(tmp_path / f"{n}.jsonl", n)
+        out = tmp_path / f"{n}.safetensors"
+        peaks.append(measured(["states", tiny("bert"), rows, "-o", out], tmp_path / "stdout").mebibytes)
+        assert out.stat().st_size > n * 5 * 32 * 4
+    assert peaks[1] - peaks[0] < 40, peaks  # the states alone are 61 MiB, the texts 4 MiB, pads of float32 more
+
+
+def test_a_million_rows_through_perturb(tmp_path: Path) -> None:
+    """All of them at once, in memory; with --stream one at a time, in the memory of a few."""
+    rows = tmp_path / "rows.jsonl"
+    with rows.open("w") as stream:
+        stream.writelines(f'{{"text": "row number {i}", "label": "{LABELS[i % 4]}"}}\n' for i in range(1_000_000))
+    whole = measured(["perturb", rows, "-o", tmp_path / "out.jsonl"], tmp_path / "stdout")
+    assert "noisy=150000" in whole.summary and whole.mebibytes < 1024
+    classes = ["--stream", "--classes", ",".join(LABELS)]
+    few = tmp_path / "few.jsonl"
+    with rows.open("rb") as stream_in:
+        few.write_bytes(b"".join(stream_in.readline() for _ in range(10_000)))
+    peaks = [measured(["perturb", *classes, path], tmp_path / "stdout").mebibytes for path in (few, rows)]
+    assert peaks[1] - peaks[0] < 16, peaks
+
+
+def test_swap_of_24_layers_applies_2_624_layers_a_row(tiny: Tiny, tmp_path: Path) -> None:
+    models = [tiny("bert", seed, num_hidden_layers=24, hidden_size=16, intermediate_size=16) for seed in (1, 2)]
+    rows = write_jsonl(tmp_path / "rows.jsonl", toy_rows(200))
+    found = measured(["swap", *models, rows], tmp_path / "stdout")
+    assert "windows=300 rows=200 layers=24" in found.summary and "applications_per_row=2624" in found.summary
+    assert len((tmp_path / "stdout").read_text().splitlines()) == 300
