@@ -317,6 +317,23 @@ def test_several_values_are_series_themselves(cli: Cli) -> None:
     ]
 
 
+def test_kinds_of_records_may_share_a_parquet_file(cli: Cli, tmp_path: Path) -> None:
+    rows = [
+        *centres("a", {"w": 1.0, "x": 2.0, "y": 4.0, "z": 3.0}),
+        *(event("crossing", layer, task) for layer, task in zip((3, 4, 5, 9), "wxyz", strict=True)),
+        *(
+            row
+            for task, top in zip("wxyz", (1.0, 2.0, 3.0, 0.5), strict=True)
+            for row in layer_rows("b", [1.0, top], dataset=task)
+        ),
+    ]
+    pl.DataFrame(rows, infer_schema_length=None).write_parquet(tmp_path / "records.parquet")
+    for value in ("mcog", "mcog,crossing"):
+        expected = cli("correlate", "--value", value, "--on", "dataset", "--pool", stdin=lines(rows)).records
+        found = cli("correlate", tmp_path / "records.parquet", "--value", value, "--on", "dataset", "--pool").records
+        assert found == expected and [record["n"] for record in found] == [4]
+
+
 def test_table_2_is_one_correlate(cli: Cli) -> None:
     rows = []
     for model, sign in (("m", 1.0), ("n", -1.0)):

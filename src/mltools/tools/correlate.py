@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, combinations, groupby
 from math import fsum, isfinite, nan
-from operator import eq, itemgetter
+from operator import eq, is_, is_not, itemgetter, ne
 from typing import Any
 
 import numpy as np
@@ -84,27 +84,27 @@ class _Reader:
     def read(self, records: Records) -> None:
         """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
         if PAIR not in (*self._config.by, *(self._on or ()), self._pivot):
-            records = records.where(PAIR, lambda label: label is None)
+            records = records.where(PAIR, partial(is_, None))
+        events, others = _split(records, "event")
+        for value in self._config.value:
+            self._enter(events.where("event", partial(eq, value)), value, "layer")
+        windows, others = _split(others, "start")
+        layers, others = _split(others, "layer")
+        self._read_kind(windows, {"m_cog", "score"})
+        self._read_kind(layers.where("layer", partial(ne, 0)), {"m_cog"})
+        self._read_kind(others, set())
+
+    def _read_kind(self, records: Records, weighed: set[str]) -> None:
+        """Enter records of one kind, which must be weighed for some values, and have a column for others."""
         if not len(records):
             return
-        if records.values[0].get("event") is not None:
-            for value in self._config.value:
-                self._enter(records.where("event", partial(eq, value)), value, "layer")
-            return
-        direct = [value for value in self._config.value if value in records.values[0]]
+        direct = [value for value in self._config.value if value in records.values[0] and value not in weighed]
         for value in direct:
-            kept = records.where("layer", lambda layer: layer != 0) if value == "score" else records
-            self._enter(kept, value, value)
-        if self._is_sweep(records, [value for value in self._config.value if value not in direct]):
+            self._enter(records, value, value)
+        if weighed & set(self._config.value) and {"start", "score"} & records.values[0].keys():
             add(records, self._sweeps)
         elif not direct:
             records.record(0).get(self._config.value[0], object)  # says that it is missing
-
-    def _is_sweep(self, records: Records, values: Sequence[str]) -> bool:
-        columns = records.values[0]
-        if columns.get("start") is not None:
-            return "m_cog" in values or "score" in values
-        return "m_cog" in values and "layer" in columns and "score" in columns
 
     def weigh_sweeps(self) -> None:
         """Enter the centres of gravity, or the layer scores, of the window and layer records read."""
@@ -182,6 +182,13 @@ class _Reader:
         if not (self._on or layer):
             raise RowsError(f"{record.place}: no tags to match records on; name the key columns with --on")
         return (*self._on, *layer)
+
+
+def _split(records: Records, column: str) -> tuple[Records, Records]:
+    """Give the records that have a value in a column, and those that have none."""
+    if not len(records) or column not in records.values[0]:
+        return records[:0], records
+    return records.where(column, partial(is_not, None)), records.where(column, partial(is_, None))
 
 
 def _pairs(table: dict[str, _Series], config: CorrelateConfig) -> Iterator[CorrelationRecord]:
