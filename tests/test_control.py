@@ -303,16 +303,17 @@ def planted(
     frozen = ",".join(str(layer) for layer in range(1, LAYERS + 1) if layer not in request.param)
     for target in ("label", "original_label"):
         config = FinetuneConfig(
-            learning_rate=3e-3,
+            learning_rate=5e-3,
             aux_learning_rate=3e-5,
-            epochs=32,
+            batch_size=14,
+            epochs=24,
             freeze=f"embeddings,{frozen}",
             target=target,
             evaluate="last",
         )
         aux = read_examples(aux_rows)
         *_, last = finetune(str(pretrained), read_examples(rows), folder / target, config, aux=aux)
-        assert last.train_accuracy is not None and last.train_accuracy > 0.99
+        assert last.train_accuracy is not None and last.train_accuracy > 0.9
     return Planted(request.param, rows, pretrained, folder / "label", folder / "original_label")
 
 
@@ -331,7 +332,33 @@ def test_swap_finds_the_planted_layers(planted: Planted) -> None:
 def test_retrain_finds_the_planted_layers(planted: Planted) -> None:
     noisy = open_checkpoint(str(planted.noisy))
     pretrained = open_checkpoint(str(planted.pretrained), fresh_head=noisy.labels)
-    config = RetrainConfig(learning_rate=1e-3)
+    config = RetrainConfig(learning_rate=1e-3, batch_size=14)
     records = list(retrain(noisy, pretrained, read_examples(planted.rows), config=config))
     scores = layer_scores({(r.start, r.end): r.memorisation_error for r in records}, LAYERS)
     assert best(scores, 2) == set(planted.layers)
+
+
+@pytest.fixture(scope="module")
+def frozen(tiny: Tiny, aux_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The frozen baseline of the planted models: the body has seen auxiliary rows only."""
+    folder = tmp_path_factory.mktemp("frozen")
+    rows = read_examples(write_jsonl(folder / "rows.jsonl", keyword_rows(42)))
+    config = FinetuneConfig(
+        learning_rate=5e-3, aux_learning_rate=3e-5, batch_size=14, epochs=24, freeze="all-layers", evaluate="last"
+    )
+    pretrained = tiny("bert", dropout=False, num_hidden_layers=LAYERS)
+    list(finetune(str(pretrained), rows, folder / "model", config, aux=read_examples(aux_rows)))
+    return folder / "model"
+
+
+def test_gradients_and_probes_miss_the_planted_layers(planted: Planted, frozen: Path, cli: Cli) -> None:
+    """What the other two say here: gradients rank a frozen layer among the two best in every placement (chance would
+    put both planted ones there once in 15), and probes cannot tell 9 noisy rows from 33 clean ones in any layer."""
+    grads = cli("grads", planted.noisy, planted.rows, "--frozen", frozen)
+    assert grads.code == 0, grads.err
+    assert best([record["score"] for record in grads.records], 2) != set(planted.layers)
+    states = planted.rows.with_name("frozen.safetensors")
+    assert cli("states", frozen, planted.rows, "-o", states).code == 0
+    probe = cli("probe", planted.noisy, planted.rows, "--baseline", states, "--allow-absent")
+    assert probe.code == 0, probe.err
+    assert len(probe.records) == LAYERS + 1 and max(record["f1"] for record in probe.records) < 0.5
