@@ -143,3 +143,16 @@ def test_checkpoints_own_provenance_file_names_the_checkpoint(cli: Cli, place: P
     for name in ("mixed", "mixed/mltools.json"):
         printed = cli("inspect", name, "--command").out
         assert printed == "mltools swap noisy clean noisy.jsonl --layers 2 --write mixed\n"
+
+
+def test_outputs_of_models_name_the_libraries(cli: Cli, place: Path) -> None:
+    """Bytes are the same for the same versions; so the versions are there, but not where no model was run."""
+    import torch
+    import transformers
+
+    assert cli("states", "noisy", "noisy.jsonl", "-o", "s.safetensors").code == 0
+    assert cli("perturb", "rows.jsonl", "-o", "p.parquet").code == 0
+    made = [cli("inspect", name, "--json").records[0]["provenance"] for name in ("s.safetensors", "p.parquet")]
+    versions = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
+    assert {name: version.partition("+")[0] for name, version in made[0]["libraries"].items()} == versions
+    assert "libraries" not in made[1]

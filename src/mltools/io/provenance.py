@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ KEY = "mltools"
 OPTION = "output option"
 CHECKPOINT_FILE = "mltools.json"
 CHECKPOINT_DATA = ("*.safetensors", "config.json", "*.index.json", "tokenizer*.json", "vocab.*", "merges.txt")
+
+
+LIBRARIES = ("torch", "transformers")
+MODELS = ("pretrained", "noisy", "clean", "frozen", "checkpoint")
+"""The roles of inputs that are checkpoints: what is made of them depends on the libraries' versions too."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Provenance:
         entries = {
             "tool": self.tool,
             "version": __version__,
+            "libraries": {name: metadata.version(name) for name in LIBRARIES if self.inputs.keys() & set(MODELS)},
             "seed": self.seed,
             "settings": plain(self.settings),
             "inputs": plain(self.inputs),

@@ -33,6 +33,11 @@ PROVENANCE: dict[str, Any] = {
     "properties": {
         "tool": {"type": "string", "description": "the command"},
         "version": {"type": "string", "description": "the version of mltools"},
+        "libraries": {
+            "type": "object",
+            "description": "versions of what runs models; absent where none was run",
+            "additionalProperties": {"type": "string"},
+        },
         "seed": {"type": "integer", "description": "the seed; absent where nothing is random"},
         "settings": {"type": "object", "description": "every setting, given or by default, and the preset"},
         "inputs": {
