@@ -15,8 +15,8 @@ from mltools.errors import UsageError
 
 @command(
     "generalise",
-    "mltools generalise model/ noisy.jsonl --tag dataset=trec -o halves.parquet",
-    "seq 30 | parallel mltools generalise model/ noisy.jsonl --run {} '>' half-{}.jsonl",
+    "mltools generalise model/ noisy.jsonl --runs 8 --tag dataset=trec -o halves.parquet",
+    "seq 8 | parallel mltools generalise model/ noisy.jsonl --runs 8 --run {} '>' half-{}.jsonl",
     "mltools generalise --merge half-*.jsonl --per-row rows.parquet > score.jsonl",
     writes=("half", "generalisation", "generalisation-score", "work"),
 )
