@@ -212,7 +212,7 @@ def test_by_makes_tables(cli: Cli) -> None:
         for tool, factor in (("a", 1.0), ("b", sign))
         for row in centres(tool, {task: 5 + factor * i for i, task in enumerate("xyz")}, model=model)
     ]
-    records = cli("correlate", "--by", "model", stdin=lines(rows)).records
+    records = cli("correlate", "--per", "model", stdin=lines(rows)).records
     assert [(r["model"], r["n"], r["correlation"]) for r in records] == [("m", 3, 1.0), ("n", 3, -1.0)]
     (one,) = cli("correlate", stdin=lines(rows)).records
     assert one["n"] == 6
@@ -344,7 +344,7 @@ def test_table_2_is_one_correlate(cli: Cli) -> None:
             rows.append({**event("memorisation>>generalisation", 8 - i, task), "model": model, "tool": "probe"})
             rows.append({"tool": "generalise", "generalisation_score": 0.1 * i, "dataset": task, "model": model})
     values = "generalisation_score,crossing,memorisation>>generalisation,mcog"
-    arguments = ("correlate", "--value", values, "--on", "dataset", "--by", "model", "--pool")
+    arguments = ("correlate", "--value", values, "--on", "dataset", "--per", "model", "--pool")
     records = cli(*arguments, stdin=lines(rows)).records
     found = {(r["model"], r["b"]): (r["n"], r["correlation"]) for r in records if r["a"] == "generalisation_score"}
     assert found == {
@@ -450,7 +450,7 @@ GOOD = [*centres("a", {"x": 1.0, "y": 2.0}), *centres("b", {"x": 2.0, "y": 3.0})
         (GOOD[:2], (), 3, "nothing to correlate: series a; two are needed in each table"),
         (GOOD, ("--value", "score"), 3, 'stdin:1: no "score" (found: tool, layers, m_cog, dataset)'),
         (GOOD, ("--on", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
-        (GOOD, ("--by", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
+        (GOOD, ("--per", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
         (GOOD, ("--pivot", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
         ([{**GOOD[0], "m_cog": "1"}], (), 3, 'stdin:1: "m_cog" is "1", which it cannot be'),
         ([GOOD[0], {**GOOD[1], "dataset": ["y"]}], (), 3, 'stdin:2: "dataset" is ["y"], which it cannot be'),

@@ -116,7 +116,7 @@ def test_known_layers_may_stand_in_a_tag(cli: Cli) -> None:
 
 def test_by_sums_up_over_less(cli: Cli) -> None:
     rows = [row for model in "ab" for seed in (1, 2) for row in layers([1, 0.0], model=model, seed=seed)]
-    records = cli("score", "--truth", "1", "-k", "1", "--by", "model", stdin=lines(rows)).records
+    records = cli("score", "--truth", "1", "-k", "1", "--per", "model", stdin=lines(rows)).records
     assert [(record["model"], record["n_groups"]) for record in records] == [("a", 2), ("b", 2)]
 
 
@@ -166,7 +166,7 @@ def test_figure_2_with_its_chance_level(cli: Cli, technique: str) -> None:
             'stdin:1: known layers: layers "3-4" outside 1-3 (layers count from 1; 0 is the embeddings)',
         ),
         (("--truth", "planted"), 3, 'stdin:1: no tag "planted" (found: tool, dataset)'),
-        (("--truth", "1", "--by", "model"), 3, 'stdin:1: no tag "model" (found: tool, dataset)'),
+        (("--truth", "1", "--per", "model"), 3, 'stdin:1: no tag "model" (found: tool, dataset)'),
     ],
 )
 def test_messages(cli: Cli, arguments: tuple[object, ...], code: int, message: str) -> None:

@@ -198,7 +198,7 @@ class ScoreConfig(Settings):
 
     truth: str = ""
     k: tuple[int, ...] = (1, 2)
-    by: tuple[str, ...] = ()
+    per: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class CorrelateConfig(Settings):
     value: tuple[str, ...] = ("m_cog",)
     pivot: str | None = None
     on: tuple[str, ...] | None = None
-    by: tuple[str, ...] = ()
+    per: tuple[str, ...] = ()
     pool: bool = False
     scale: Literal["none", "minmax"] = "none"
     method: Literal["spearman", "pearson", "kendall"] = "spearman"

@@ -92,6 +92,10 @@ By = Annotated[
         "--by", metavar="COL[,COL]", help="Group by these columns and average runs in a group. Default: all tags."
     ),
 ]
+Per = Annotated[
+    str | None,
+    typer.Option("--per", metavar="COL[,COL]", help="Separate results for each combination of these columns."),
+]
 
 Part = Annotated[
     str | None,

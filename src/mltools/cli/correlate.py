@@ -17,7 +17,7 @@ SCALES = ("none", "minmax")
     "correlate",
     "mltools mcog swap.jsonl retrain.jsonl | mltools correlate --on dataset,model",
     "mltools correlate swap.jsonl grads.jsonl --pivot model --value score --on tool,dataset --scale minmax",
-    "mltools correlate swap.jsonl retrain.jsonl grads.jsonl --value score --by model -o table.parquet",
+    "mltools correlate swap.jsonl retrain.jsonl grads.jsonl --value score --per model -o table.parquet",
     writes=("correlation",),
 )
 def correlate(
@@ -40,9 +40,7 @@ def correlate(
             "--on", metavar="COL[,COL]", help="Columns that match records. [default: tool and tags, less the pivot]"
         ),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option("--by", metavar="COL[,COL]", help="A table for each combination of these columns.")
-    ] = None,
+    per: options.Per = None,
     pool: Annotated[
         bool, typer.Option("--pool", help="Average several records of one key, instead of refusing them.")
     ] = False,
@@ -81,7 +79,7 @@ def correlate(
         value=values,
         pivot=pivot,
         on=options.parse_names(on),
-        by=options.parse_names(by),
+        per=options.parse_names(per),
         pool=pool,
         scale=None if scale is None else options.one_of("--scale", scale, SCALES),
         method=_method(method, between_tools and preset == "released-code"),

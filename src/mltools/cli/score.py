@@ -15,7 +15,7 @@ from mltools.windows import parse_layers
 @command(
     "score",
     "mltools score swap.jsonl grads.jsonl --truth 3-4",
-    "cat control-*.jsonl | mltools score --truth planted --by model -k 1,2,3",
+    "cat control-*.jsonl | mltools score --truth planted --per model -k 1,2,3",
     writes=("score",),
 )
 def score(
@@ -27,9 +27,7 @@ def score(
     k: Annotated[
         str | None, typer.Option("-k", metavar="N[,N]", help="How many of the best layers to look at. [default: 1,2]")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option("--by", metavar="COL[,COL]", help="One record for each of these too. Default: tool.")
-    ] = None,
+    per: options.Per = None,
     tag: options.Tag = None,
     out: options.Out = None,
     force: options.Force = False,
@@ -47,7 +45,7 @@ def score(
         raise UsageError("which layers are right? give --truth, e.g. --truth 6-7")
     if truth[:1].isdigit():
         parse_layers(truth)
-    config = ScoreConfig(truth=truth, k=_numbers(k), by=options.parse_names(by) or ())
+    config = ScoreConfig(truth=truth, k=_numbers(k), per=options.parse_names(per) or ())
     task = job.Job("score", config, out=out, force=force, tag=tag, provenance=provenance)
     with task.records() as writer:
         for record, group in tool(task.read_records(records), config):

@@ -42,7 +42,7 @@ def correlate(
         config: see `CorrelateConfig`.
 
     Yields:
-        (record, the columns `by`), for each combination of the columns `by` and each two of its series.
+        (record, the columns `per`), for each combination of the columns `per` and each two of its series.
 
     Raises:
         RowsError: a record without any of the values or without a key; a key twice in a series, unless pooled;
@@ -53,13 +53,13 @@ def correlate(
         for part in block.by_columns():
             reader.read(part)
     reader.weigh_sweeps()
-    found = [(by, record) for by, table in reader.tables.items() for record in _pairs(table, config)]
+    found = [(key, record) for key, table in reader.tables.items() for record in _pairs(table, config)]
     if not found:
         names = sorted({name for table in reader.tables.values() for name in table})
         raise RowsError(f"nothing to correlate: series {', '.join(names) or 'none'}; two are needed in each table")
     adjusted = adjust([record.p for _, record in found])
-    for (by, record), p in zip(found, adjusted, strict=True):
-        yield replace(record, p_adjusted=p), dict(zip(config.by, by, strict=True))
+    for (key, record), p in zip(found, adjusted, strict=True):
+        yield replace(record, p_adjusted=p), dict(zip(config.per, key, strict=True))
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Series:
 
 
 class _Reader:
-    """Enters records into tables: (values of the columns `by`) to name of the series to its numbers."""
+    """Enters records into tables: (values of the columns `per`) to name of the series to its numbers."""
 
     def __init__(self, config: CorrelateConfig) -> None:
         self.tables: dict[Key, dict[str, _Series]] = {}
@@ -83,7 +83,7 @@ class _Reader:
 
     def read(self, records: Records) -> None:
         """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
-        if PAIR not in (*self._config.by, *(self._on or ()), self._pivot):
+        if PAIR not in (*self._config.per, *(self._on or ()), self._pivot):
             records = records.where(PAIR, partial(is_, None))
         events, others = _split(records, "event")
         for value in self._config.value:
@@ -162,20 +162,20 @@ class _Reader:
 
     def _heads(self) -> list[str]:
         """Name the columns that say which series a record belongs to."""
-        return [*self._config.by, *filter(None, [self._pivot]), *(["tool"] if self._scaled else [])]
+        return [*self._config.per, *filter(None, [self._pivot]), *(["tool"] if self._scaled else [])]
 
     def _series(self, head: Key, value: str) -> _Series:
-        n = len(self._config.by)
+        n = len(self._config.per)
         names = [str(head[n])] if self._pivot else []
         if not names or len(self._config.value) > 1:
             names.append(value)
         return self.tables.setdefault(head[:n], {}).setdefault(" ".join(names), _Series())
 
     def _keys(self, records: Records) -> tuple[str, ...]:
-        """Name the key columns: those given, else tool and tags that are neither pivot nor `by`; `layer` for scores."""
+        """Name the key columns: those given, else tool and tags that are not pivot nor `per`; `layer` for scores."""
         record = records.record(0)
         if self._on is None:
-            others = {"part", "target", self._pivot, *self._config.by, *(() if self._pivot else ("tool",))}
+            others = {"part", "target", self._pivot, *self._config.per, *(() if self._pivot else ("tool",))}
             names = dict.fromkeys(["tool", *tags_of(record)])
             self._on = tuple(name for name in names if name not in others and record.values[name] is not None)
         layer = ("layer",) if "score" in self._config.value and "layer" not in self._on else ()

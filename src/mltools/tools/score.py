@@ -42,7 +42,7 @@ def score(records: Iterable[Records], config: ScoreConfig) -> Iterator[tuple[Sco
     """
     totals: dict[tuple[tuple[str, Any], ...], _Judged] = {}
     for group in measure(records):
-        columns = {name: _tag(group, name) for name in ("tool", *config.by)}
+        columns = {name: _tag(group, name) for name in ("tool", *config.per)}
         total = totals.setdefault(tuple(columns.items()), _Judged())
         _judge(group, config, total)
     for key, total in totals.items():
