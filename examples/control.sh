@@ -6,8 +6,9 @@
 # ROWS: JSONL with text and label. AUX: rows of another task, which change every layer. PRETRAINED: a folder or hub id.
 # Three placements of two layers (lowest, middle, highest); for each, the main task changes these layers only.
 #
-# In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_EPOCHS, RETRAIN_LR, BATCH, MAX_LENGTH, SEED,
-# OUT (where every file stays, default: control/), TASK (its name in the records, default: the name of ROWS).
+# In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_EPOCHS, RETRAIN_LR, BATCH,
+# MAX_LENGTH, SEED, OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
+# of ROWS).
 # Every training is a work item of its own and is left alone if it is there already; so the script can be stopped
 # and started again.
 set -euo pipefail
@@ -58,7 +59,8 @@ for planted in "${placements[@]}"; do
   touch "$model-retrain.jsonl"
   run mltools swap "$noisy" "$clean" "$out/noisy.jsonl" "${reading[@]}" "${tags[@]}" > "$model-swap.jsonl"
   run mltools retrain "$noisy" "$pretrained" "$out/noisy.jsonl" "${reading[@]}" "${tags[@]}" --seed "$seed" \
-    --lr "${RETRAIN_LR:-3e-5}" --epochs "${RETRAIN_EPOCHS:-5}" --batch-size "${BATCH:-8}" --resume "$model-retrain.jsonl" >> "$model-retrain.jsonl"
+    --lr "${RETRAIN_LR:-3e-5}" --epochs "${RETRAIN_EPOCHS:-5}" --batch-size "${BATCH:-8}" \
+    --resume "$model-retrain.jsonl" >> "$model-retrain.jsonl"
   run mltools grads "$memorised" "$out/noisy.jsonl" --frozen "$frozen" "${reading[@]}" "${tags[@]}" \
     > "$model-grads.jsonl"
   run mltools states "$noisy" "$out/noisy.jsonl" "${reading[@]}" -o "$model.safetensors" --force

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import ARCHITECTURES, LABELS, Cli, keyword_rows, save_tiny, toy_rows, write_jsonl
+from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig, RetrainConfig
 from mltools.io.rows import read_examples
 from mltools.model.checkpoints import open_checkpoint
@@ -362,3 +362,16 @@ def test_gradients_and_probes_miss_the_planted_layers(planted: Planted, frozen: 
     probe = cli("probe", planted.noisy, planted.rows, "--baseline", states, "--allow-absent")
     assert probe.code == 0, probe.err
     assert len(probe.records) == LAYERS + 1 and max(record["f1"] for record in probe.records) < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_example_scores_four_techniques(shell: Shell, tiny: Tiny, aux_rows: Path, tmp_path: Path) -> None:
+    rows = [{"id": row["id"], "text": row["text"], "label": row["original_label"]} for row in keyword_rows(300)]
+    path = write_jsonl(tmp_path / "rows.jsonl", rows)
+    script = Path(__file__).parents[1] / "examples" / "control.sh"
+    done = shell(f"{script} {path} {tiny('bert')} {aux_rows}", tmp_path, timeout=1800, EPOCHS="1")
+    assert done.code == 0, done.err
+    scores = [json.loads(line) for line in (tmp_path / "control" / "score.jsonl").read_text().splitlines()]
+    assert {score["tool"] for score in scores} == {"swap", "retrain", "grads", "probe"}
+    assert all(score["n_groups"] == 3 and score["chance"] == 0.5 for score in scores)
