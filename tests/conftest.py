@@ -71,12 +71,12 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 DECODERS = ("gpt2", "opt", "gpt_neo", "gpt_neox", "llama", "qwen2")
 
 
-def make_tokenizer(padding_side: str = "right") -> Any:
+def make_tokenizer(padding_side: str = "right", words: Sequence[str] = WORDS) -> Any:
     """A word-level tokenizer: [CLS] words [SEP]."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *WORDS))}
+    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *words))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
