@@ -44,6 +44,7 @@ def with_mutations(target: str, runs: int, seed: int) -> None:
     signal.signal(signal.SIGALRM, too_slow)
     generator = random.Random(seed)
     corpus = [path.read_bytes() for path in sorted((fuzz_targets.CORPUS / target).iterdir())]
+    fuzz_targets.run(target, corpus[0])  # the first one imports
     start, refused = time.monotonic(), 0
     for number in range(runs):
         data = mutate(generator, corpus)
@@ -119,7 +120,7 @@ CHANGES: tuple[Change, ...] = (_byte, _cut, _repeat, _splice, _odd, _odd)
 def main() -> None:
     """Read the command line and fuzz one target."""
     parser = argparse.ArgumentParser(description="Fuzz a reader of mltools.")
-    parser.add_argument("target", choices=("rows", "layers", "records", "tensors", "index", "config"))
+    parser.add_argument("target", choices=("rows", "parquet", "layers", "records", "tensors", "index", "config"))
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for inputs that atheris finds interesting")

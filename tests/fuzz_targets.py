@@ -31,7 +31,13 @@ class Memory(Source):
 
 
 def rows(data: bytes) -> None:
-    """Rows of any form; the first byte chooses the columns that are meant."""
+    """JSON lines, plain or compressed; the first byte chooses the columns that are meant."""
+    if data[1:5] != b"PAR1":
+        parquet(data)
+
+
+def parquet(data: bytes) -> None:
+    """Rows of any form. Apart, since polars ends the process at some damaged files (docs/reliability.md)."""
     kinds = (Columns(), Columns(label_type="str"), Columns(text=("a", "b"), label="y"))
     examples = read_examples(Memory(data[1:]), kinds[data[0] % len(kinds)] if data else Columns())
     assert len(examples) == len(examples.texts("|")) == len(set(examples.ids))
@@ -46,7 +52,9 @@ def layers(data: bytes) -> None:
 
 
 def records(data: bytes) -> None:
-    """Records, of which centres of gravity are made, grouped as the first byte says."""
+    """Records in JSON lines, of which centres of gravity are made, grouped as the first byte says."""
+    if data[1:5] == b"PAR1":
+        return
     by = (None, [], ["model"], ["tool", "model"])[data[0] % 4] if data else None
     for record, tags in mcog(_blocks(data[1:]), by):
         json.dumps([record.m_cog, tags], allow_nan=False)
@@ -114,6 +122,7 @@ def _memory() -> str | None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "rows": rows,
+    "parquet": parquet,
     "layers": layers,
     "records": records,
     "tensors": tensors,
