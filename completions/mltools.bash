@@ -15,7 +15,7 @@ _mltools()
     prepare)
         case $option in
         --split) words="train validation test pool" ;;
-        --from) kind=none ;;
+        --from) kind=file ;;
         --top-classes) kind=none ;;
         --labels) words="names numbers" ;;
         --draw) words="hash python" ;;
@@ -24,6 +24,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --seed --preset -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="wic rte mrpc cola boolq sst2 sst5 emotion implicithate stormfront reuters trec"
            ;;
         esac
         ;;
@@ -32,7 +33,7 @@ _mltools()
         --rate) kind=none ;;
         --classes) kind=none ;;
         --top-classes) kind=none ;;
-        --draw) kind=none ;;
+        --draw) words="hash python" ;;
         --split-from) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -46,7 +47,7 @@ _mltools()
         ;;
     finetune)
         case $option in
-        --target) kind=none ;;
+        --target) words="label original_label" ;;
         --freeze) kind=none ;;
         --aux) kind=file ;;
         --aux-text) kind=none ;;
@@ -57,10 +58,10 @@ _mltools()
         --warmup) kind=none ;;
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
-        --clip-scope) kind=none ;;
+        --clip-scope) words="trainable all" ;;
         --memorised-at) kind=none ;;
-        --memorised-metric) kind=none ;;
-        --evaluate) kind=none ;;
+        --memorised-metric) words="accuracy macro-f1" ;;
+        --evaluate) words="memorised always last" ;;
         --validation) kind=file ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -71,7 +72,7 @@ _mltools()
         --max-length) kind=none ;;
         --batch-size) kind=none ;;
         --micro-batch) kind=none ;;
-        --precision) kind=none ;;
+        --precision) words="fp32 bf16 fp16" ;;
         --device) kind=none ;;
         --threads) kind=none ;;
         --blocks) kind=none ;;
@@ -92,7 +93,7 @@ _mltools()
         --warmup) kind=none ;;
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
-        --clip-scope) kind=none ;;
+        --clip-scope) words="trainable all" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -144,7 +145,7 @@ _mltools()
         --warmup) kind=none ;;
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
-        --clip-scope) kind=none ;;
+        --clip-scope) words="trainable all" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -170,8 +171,8 @@ _mltools()
     grads)
         case $option in
         --frozen) kind=file ;;
-        --objective) kind=none ;;
-        --norm) kind=none ;;
+        --objective) words="loss logit" ;;
+        --norm) words="l1 l2" ;;
         --leave-out) kind=none ;;
         --save) kind=file ;;
         --part) words="all attn mlp norm" ;;
@@ -195,8 +196,8 @@ _mltools()
         ;;
     states)
         case $option in
-        --dtype) kind=none ;;
-        --position) kind=none ;;
+        --dtype) words="float32 float16" ;;
+        --position) words="auto first last" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -217,7 +218,7 @@ _mltools()
         case $option in
         --target) kind=none ;;
         --baseline) kind=file ;;
-        --probe) kind=none ;;
+        --probe) words="mlp linear" ;;
         --hidden-layers) kind=none ;;
         --epochs) kind=none ;;
         --select-after) kind=none ;;
@@ -243,7 +244,7 @@ _mltools()
         ;;
     centroid)
         case $option in
-        --crossing) kind=none ;;
+        --crossing) words="first last stable" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -277,16 +278,16 @@ _mltools()
         --pivot) kind=none ;;
         --value) kind=none ;;
         --on) kind=none ;;
-        --scale) kind=none ;;
-        --method) kind=none ;;
+        --per) kind=none ;;
+        --scale) words="none minmax" ;;
+        --method) words="spearman pearson kendall" ;;
         --resamples) kind=none ;;
-        --by) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--pivot --value --on --pool --scale --method --resamples --by --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --scale --method --resamples --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -294,11 +295,11 @@ _mltools()
         case $option in
         --truth) kind=none ;;
         -k) kind=none ;;
-        --by) kind=none ;;
+        --per) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--truth -k --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--truth -k --per --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -310,6 +311,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--value --overlay --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="heatmap layers probe centroid events matrix"
            ;;
         esac
         ;;

@@ -6,7 +6,7 @@ Two presets (DESIGN §4): `paper`, the text of the paper and, where it is silent
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
@@ -23,6 +23,11 @@ class Settings:
 
     RELEASED: ClassVar[Mapping[str, Any]] = {}
     preset: Preset = "paper"
+
+
+def choices(kind: type[Settings], name: str) -> tuple[str, ...]:
+    """Give the words that a setting can be."""
+    return get_args(get_type_hints(kind)[name])
 
 
 def resolve(kind: type[C], preset: str, **given: Any) -> C:

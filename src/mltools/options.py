@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from mltools import console
-from mltools.config import PARTS, Preset
+from mltools.config import PARTS, Preset, TrainingConfig, choices
 from mltools.errors import UsageError
 from mltools.io.rows import LabelType
 
@@ -118,7 +118,12 @@ WeightDecay = Annotated[
 Clip = Annotated[float | None, typer.Option("--clip", metavar="R", help="Largest gradient norm. [default: 1]")]
 ClipScope = Annotated[
     str | None,
-    typer.Option("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters. [default: trainable]"),
+    choice(
+        "--clip-scope",
+        choices(TrainingConfig, "clip_scope"),
+        metavar="WHAT",
+        help="Norm over trainable or all parameters. [default: trainable]",
+    ),
 ]
 FrozenDropout = Annotated[bool | None, typer.Option("--frozen-dropout", help="Keep dropout on in frozen blocks.")]
 

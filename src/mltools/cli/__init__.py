@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise_on_sigterm()
     try:
         status = app(args=arguments, prog_name="mltools", standalone_mode=False)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  all errors leave here
         if "--debug" in arguments and not isinstance(error, SystemExit):
             _show_trace(error)
         return _status(error)

@@ -10,7 +10,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.cli.states import open_input
-from mltools.config import CentroidConfig, resolve
+from mltools.config import CentroidConfig, choices, resolve
 from mltools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     "centroid",
     "mltools centroid states.safetensors > centroid.jsonl",
     "mltools centroid noisy/ noisy.jsonl --events",
+    writes=("centroid", "event"),
 )
 def centroid(
     states: options.StatesArg = None,
@@ -30,7 +31,12 @@ def centroid(
     ] = False,
     crossing: Annotated[
         str | None,
-        typer.Option("--crossing", metavar="WHICH", help="Layer below 0.5: first, last or stable. [default: first]"),
+        options.choice(
+            "--crossing",
+            choices(CentroidConfig, "crossing"),
+            metavar="WHICH",
+            help="Layer below 0.5: first, last or stable. [default: first]",
+        ),
     ] = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
@@ -59,8 +65,8 @@ def centroid(
     """
     config = resolve(
         CentroidConfig,
-        job.preset(preset),
-        crossing=options.one_of("--crossing", crossing, ("first", "last", "stable")) if crossing else None,
+        preset,
+        crossing=crossing,
     )
     task = job.Job("centroid", config, out=out, others=(per_row,), force=force, tag=tag, provenance=provenance)
     if per_row is not None and per_row.suffix != ".parquet":

@@ -7,7 +7,7 @@ import typer
 from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import CorrelateConfig, resolve
+from mltools.config import CorrelateConfig, choices, resolve
 
 METHODS = ("spearman", "pearson", "kendall")
 SCALES = ("none", "minmax")
@@ -46,10 +46,21 @@ def correlate(
     ] = False,
     scale: Annotated[
         str | None,
-        typer.Option("--scale", metavar="NAME", help="none, or minmax: each tool's numbers of a series to 0-1."),
+        options.choice(
+            "--scale",
+            choices(CorrelateConfig, "scale"),
+            metavar="NAME",
+            help="none, or minmax: each tool's numbers of a series to 0-1.",
+        ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="spearman, pearson or kendall. [default: spearman]")
+        str | None,
+        options.choice(
+            "--method",
+            choices(CorrelateConfig, "method"),
+            metavar="NAME",
+            help="spearman, pearson or kendall. [default: spearman]",
+        ),
     ] = None,
     resamples: Annotated[
         int | None,
@@ -75,13 +86,13 @@ def correlate(
     between_tools = CorrelateConfig(value=values, pivot=pivot).series == "tool"
     config = resolve(
         CorrelateConfig,
-        job.preset(preset),
+        preset,
         value=values,
         pivot=pivot,
         on=options.parse_names(on),
         per=options.parse_names(per),
         pool=pool,
-        scale=None if scale is None else options.one_of("--scale", scale, SCALES),
+        scale=scale,
         method=_method(method, between_tools and preset == "released-code"),
         resamples=resamples,
         seed=seed,
@@ -101,4 +112,4 @@ def _method(name: str | None, pearson: bool) -> str | None:
     """Choose the coefficient: as released, tools are compared by Pearson's, models by Spearman's."""
     if name is None:
         return "pearson" if pearson else None
-    return options.one_of("--method", name, METHODS)
+    return name

@@ -9,7 +9,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import FinetuneConfig, resolve
+from mltools.config import FinetuneConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import check_output
 
@@ -27,7 +27,12 @@ def finetune(
     out: options.OutFolder = Path(),
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="COL", help="label, or original_label for the clean model. [default: label]"),
+        options.choice(
+            "--target",
+            choices(FinetuneConfig, "target"),
+            metavar="COL",
+            help="label, or original_label for the clean model. [default: label]",
+        ),
     ] = None,
     freeze: Annotated[
         str | None,
@@ -73,14 +78,18 @@ def finetune(
     ] = None,
     memorised_metric: Annotated[
         str | None,
-        typer.Option(
-            "--memorised-metric", metavar="NAME", help="accuracy (above), macro-f1 (reached). [default: accuracy]"
+        options.choice(
+            "--memorised-metric",
+            choices(FinetuneConfig, "memorised_metric"),
+            metavar="NAME",
+            help="accuracy (above), macro-f1 (reached). [default: accuracy]",
         ),
     ] = None,
     evaluate: Annotated[
         str | None,
-        typer.Option(
+        options.choice(
             "--evaluate",
+            choices(FinetuneConfig, "evaluate"),
             metavar="WHEN",
             help="Measure training rows until memorised, always, or last. [default: memorised]",
         ),
@@ -100,7 +109,13 @@ def finetune(
     label_type: options.LabelTypeOpt = "auto",
     max_length: options.MaxLength = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="TYPE", help="fp32, bf16 or fp16. [default: fp32]")
+        str | None,
+        options.choice(
+            "--precision",
+            choices(FinetuneConfig, "precision"),
+            metavar="TYPE",
+            help="fp32, bf16 or fp16. [default: fp32]",
+        ),
     ] = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -124,8 +139,8 @@ def finetune(
         raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
     config = resolve(
         FinetuneConfig,
-        job.preset(preset),
-        target=options.one_of("--target", target, ("label", "original_label")) if target else None,
+        preset,
+        target=target,
         freeze=freeze,
         learning_rate=learning_rate,
         aux_learning_rate=aux_learning_rate,
@@ -136,14 +151,12 @@ def finetune(
         warmup=warmup,
         weight_decay=weight_decay,
         clip=clip,
-        clip_scope=options.one_of("--clip-scope", clip_scope, ("trainable", "all")) if clip_scope else None,
+        clip_scope=clip_scope,
         memorised_at=memorised_at,
-        memorised_metric=options.one_of("--memorised-metric", memorised_metric, ("accuracy", "macro-f1"))
-        if memorised_metric
-        else None,
-        evaluate=options.one_of("--evaluate", evaluate, ("memorised", "always", "last")) if evaluate else None,
+        memorised_metric=memorised_metric,
+        evaluate=evaluate,
         frozen_dropout=frozen_dropout,
-        precision=options.one_of("--precision", precision, ("fp32", "bf16", "fp16")) if precision else None,
+        precision=precision,
         seed=seed,
         max_length=max_length,
     )

@@ -80,7 +80,7 @@ def generalise(
     """
     config = resolve(
         GeneraliseConfig,
-        job.preset(preset),
+        preset,
         freeze=freeze,
         learning_rate=learning_rate,
         epochs=epochs,
@@ -89,7 +89,7 @@ def generalise(
         warmup=warmup,
         weight_decay=weight_decay,
         clip=clip,
-        clip_scope=options.one_of("--clip-scope", clip_scope, ("trainable", "all")) if clip_scope else None,
+        clip_scope=clip_scope,
         frozen_dropout=frozen_dropout,
         seed=seed,
         max_length=max_length,

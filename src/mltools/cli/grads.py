@@ -9,7 +9,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import PARTS, GradsConfig, resolve
+from mltools.config import GradsConfig, choices, resolve
 
 
 @command(
@@ -27,13 +27,17 @@ def grads(
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(
+        options.choice(
             "--objective",
+            choices(GradsConfig, "objective"),
             metavar="NAME",
             help="loss (minus the cross-entropy), or logit (the label's). [default: loss]",
         ),
     ] = None,
-    norm: Annotated[str | None, typer.Option("--norm", metavar="NAME", help="l1 or l2. [default: l1]")] = None,
+    norm: Annotated[
+        str | None,
+        options.choice("--norm", choices(GradsConfig, "norm"), metavar="NAME", help="l1 or l2. [default: l1]"),
+    ] = None,
     noisy_only: Annotated[
         bool | None, typer.Option("--noisy-only", help="Leave clean rows out: nothing is subtracted.")
     ] = None,
@@ -72,10 +76,10 @@ def grads(
     """
     config = resolve(
         GradsConfig,
-        job.preset(preset),
-        objective=options.one_of("--objective", objective, ("loss", "logit")) if objective else None,
-        norm=options.one_of("--norm", norm, ("l1", "l2")) if norm else None,
-        part=options.one_of("--part", part, PARTS) if part else None,
+        preset,
+        objective=objective,
+        norm=norm,
+        part=part,
         noisy_only=noisy_only,
         leave_out=() if leave_out == "none" else options.parse_names(leave_out),
         seed=seed,

@@ -16,7 +16,7 @@ from mltools.io.atomic import atomic_file, check_output
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import Records, RecordWriter, read_records
 from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
-from mltools.options import one_of, parse_names, parse_tags
+from mltools.options import parse_names, parse_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
     from mltools.model.cost import Shape, WorkItem
 
-PRESETS = ("paper", "released-code")
-
 
 def columns(text: str | None, label: str | None, separator: str | None, label_type: str) -> Columns:
     """Build the columns from --text, --label, --separator and --label-type."""
-    kind: LabelType = "str" if one_of("--label-type", label_type, ("auto", "str")) == "str" else "auto"
+    kind: LabelType = "str" if label_type == "str" else "auto"
     return Columns(parse_names(text) or ("text",), label or "label", separator, kind)
 
 
@@ -43,11 +41,6 @@ def rows_source(rows: str | None) -> Source:
     if rows is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no rows: name a file, or pipe rows in (- is stdin)")
     return Source(rows if rows is not None else STDIN)
-
-
-def preset(name: str) -> str:
-    """Check the name of a preset."""
-    return one_of("--preset", name, PRESETS)
 
 
 def shape_of(checkpoint: str, examples: Examples, max_length: int, blocks: str | None) -> "Shape":

@@ -10,7 +10,7 @@ import typer
 from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import PerturbConfig, resolve
+from mltools.config import PerturbConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.records import write_stdout
@@ -39,7 +39,12 @@ def perturb(
     ] = None,
     draw: Annotated[
         str | None,
-        typer.Option("--draw", metavar="HOW", help="hash (by seed and id), or python (as released). [default: hash]"),
+        options.choice(
+            "--draw",
+            choices(PerturbConfig, "draw"),
+            metavar="HOW",
+            help="hash (by seed and id), or python (as released). [default: hash]",
+        ),
     ] = None,
     split_from: Annotated[
         int | None,
@@ -70,10 +75,10 @@ def perturb(
 
     config = resolve(
         PerturbConfig,
-        job.preset(preset),
+        preset,
         rate=rate,
         seed=seed,
-        draw=options.one_of("--draw", draw, ("hash", "python")) if draw else None,
+        draw=draw,
         stream=stream,
         classes=options.parse_names(classes),
         top_classes=top_classes,

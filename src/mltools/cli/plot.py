@@ -28,7 +28,9 @@ KINDS = ("heatmap", "layers", "probe", "centroid", "events", "matrix")
     "mltools plot layers swap.jsonl grads.jsonl --overlay dataset -o layers.pdf",
 )
 def plot(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"What to draw: {', '.join(KINDS)}.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", autocompletion=lambda: [*KINDS], help=f"What to draw: {', '.join(KINDS)}.")
+    ],
     records: options.Records = None,
     by: options.By = None,
     value: Annotated[

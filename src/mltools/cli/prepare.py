@@ -9,13 +9,15 @@ import typer
 from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import PrepareConfig, resolve
+from mltools.config import PrepareConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.records import RecordWriter
 
-SPLITS = ("train", "validation", "test", "pool")
-DRAWS = ("hash", "python")
-LABELS = ("names", "numbers")
+
+def _tasks() -> list[str]:
+    from mltools.tools.prepare_tasks import TASKS
+
+    return [*TASKS]
 
 
 @command(
@@ -26,13 +28,16 @@ LABELS = ("names", "numbers")
 )
 def prepare(
     task: Annotated[
-        str | None, typer.Argument(metavar="[TASK]", help="One of the paper's twelve tasks; --list names them.")
+        str | None,
+        typer.Argument(
+            metavar="[TASK]", autocompletion=_tasks, help="One of the paper's twelve tasks; --list names them."
+        ),
     ] = None,
     split: Annotated[
         str | None,
         options.choice(
             "--split",
-            SPLITS,
+            choices(PrepareConfig, "split"),
             metavar="NAME",
             help="train, validation, test (halves of the evaluation pool), or pool. [default: train]",
         ),
@@ -49,12 +54,20 @@ def prepare(
     ] = None,
     labels: Annotated[
         str | None,
-        options.choice("--labels", LABELS, metavar="HOW", help="names, or the released numbers. [default: names]"),
+        options.choice(
+            "--labels",
+            choices(PrepareConfig, "labels"),
+            metavar="HOW",
+            help="names, or the released numbers. [default: names]",
+        ),
     ] = None,
     draw: Annotated[
         str | None,
         options.choice(
-            "--draw", DRAWS, metavar="HOW", help="hash (by seed and id), or python (as released). [default: hash]"
+            "--draw",
+            choices(PrepareConfig, "draw"),
+            metavar="HOW",
+            help="hash (by seed and id), or python (as released). [default: hash]",
         ),
     ] = None,
     carry_over: Annotated[
@@ -93,7 +106,7 @@ def prepare(
     chosen = find_task(task)
     config = resolve(
         PrepareConfig,
-        job.preset(preset),
+        preset,
         split=split,
         seed=seed,
         draw=draw,

@@ -10,7 +10,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.cli.states import open_input
-from mltools.config import ProbeConfig, StatesConfig, resolve
+from mltools.config import ProbeConfig, StatesConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.rows import Columns, Source
 
@@ -41,7 +41,13 @@ def probe(
         bool, typer.Option("--events", help="Write the layers where labels win over original ones, and of 90 % F1.")
     ] = False,
     probe: Annotated[
-        str | None, typer.Option("--probe", metavar="KIND", help="mlp, or linear (scikit-learn). [default: mlp]")
+        str | None,
+        options.choice(
+            "--probe",
+            choices(ProbeConfig, "probe"),
+            metavar="KIND",
+            help="mlp, or linear (scikit-learn). [default: mlp]",
+        ),
     ] = None,
     hidden_layers: Annotated[
         int | None, typer.Option("--hidden-layers", metavar="N", min=1, help="Hidden layers of a probe. [default: 1]")
@@ -98,9 +104,9 @@ def probe(
         raise UsageError("--events compares label with original_label: leave --target and --baseline out")
     config = resolve(
         ProbeConfig,
-        job.preset(preset),
+        preset,
         targets=("label", "original_label") if events else names,
-        probe=options.one_of("--probe", probe, ("mlp", "linear")) if probe else None,
+        probe=probe,
         hidden_layers=hidden_layers,
         epochs=epochs,
         select_after=select_after,

@@ -9,7 +9,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import PARTS, RetrainConfig, resolve
+from mltools.config import RetrainConfig, resolve
 
 
 @command(
@@ -59,7 +59,7 @@ def retrain(
     force: options.Force = False,
     provenance: options.ProvenanceFile = None,
 ) -> None:
-    """Reset windows of blocks, retrain them on clean rows, and measure the memorisation error.
+    """Reset and retrain windows of blocks, and measure the memorisation error.
 
     Takes the blocks of each window from PRETRAINED and all else from NOISY, trains window and head on the clean rows
     (less as many as there are noisy ones, held out), and writes a record as the window ends: accuracy on noisy rows,
@@ -72,8 +72,8 @@ def retrain(
 
     config = resolve(
         RetrainConfig,
-        job.preset(preset),
-        part=options.one_of("--part", part, PARTS) if part else None,
+        preset,
+        part=part,
         train_head=train_head,
         learning_rate=learning_rate,
         epochs=epochs,
@@ -82,7 +82,7 @@ def retrain(
         warmup=warmup,
         weight_decay=weight_decay,
         clip=clip,
-        clip_scope=options.one_of("--clip-scope", clip_scope, ("trainable", "all")) if clip_scope else None,
+        clip_scope=clip_scope,
         frozen_dropout=frozen_dropout,
         seed=seed,
         max_length=max_length,

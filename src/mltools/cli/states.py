@@ -11,7 +11,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import StatesConfig, resolve
+from mltools.config import StatesConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.rows import Columns, Source, rereadable
 
@@ -29,11 +29,19 @@ def states(
     checkpoint: options.CheckpointArg,
     rows: options.Rows = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="TYPE", help="float32 or float16. [default: float32]")
+        str | None,
+        options.choice(
+            "--dtype", choices(StatesConfig, "dtype"), metavar="TYPE", help="float32 or float16. [default: float32]"
+        ),
     ] = None,
     position: Annotated[
         str | None,
-        typer.Option("--position", metavar="WHICH", help="Token: auto (as the head), first, last. [default: auto]"),
+        options.choice(
+            "--position",
+            choices(StatesConfig, "position"),
+            metavar="WHICH",
+            help="Token: auto (as the head), first, last. [default: auto]",
+        ),
     ] = None,
     raw_last: Annotated[
         bool | None, typer.Option("--raw-last", help="Take layer L before the final norm, not after.")
@@ -63,9 +71,9 @@ def states(
     """
     config = resolve(
         StatesConfig,
-        job.preset(preset),
-        dtype=options.one_of("--dtype", dtype, ("float32", "float16")) if dtype else None,
-        position=options.one_of("--position", position, ("auto", "first", "last")) if position else None,
+        preset,
+        dtype=dtype,
+        position=position,
         raw_last=raw_last,
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,

@@ -10,7 +10,7 @@ import typer
 from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
-from mltools.config import PARTS, SwapConfig, resolve
+from mltools.config import SwapConfig, resolve
 from mltools.errors import UsageError
 
 
@@ -58,8 +58,8 @@ def swap(
 
     config = resolve(
         SwapConfig,
-        job.preset(preset),
-        part=options.one_of("--part", part, PARTS) if part else None,
+        preset,
+        part=part,
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
