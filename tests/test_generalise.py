@@ -68,7 +68,7 @@ def test_rows_in_another_order_give_the_same(tiny: Tiny, tmp_path: Path) -> None
 
 
 def test_noisy_rows_are_memorised_and_do_not_generalise(tiny: Tiny, cli: Cli, tmp_path: Path) -> None:
-    """Rows whose class the first word tells: mislabelled ones are right inside, wrong outside; the others right always."""
+    """The first word tells the class: mislabelled rows are right inside and wrong outside, others right in both."""
     rows = []
     for i in range(64):
         kind, noisy = i % 4, i % 7 == 0
@@ -84,9 +84,9 @@ def test_noisy_rows_are_memorised_and_do_not_generalise(tiny: Tiny, cli: Cli, tm
     assert score["n_splits"] == 4 and score["n_rows"] + score["n_left_out"] == 64 and score["chance"] == 0.25
     assert score["clean_score"] > score["noisy_score"] + 0.3
     table = pl.read_parquet(tmp_path / "rows.parquet").drop("tool").group_by("noisy").mean().sort("noisy")
-    clean, noisy = table.to_dicts()
-    assert noisy["training_memorisation"] > clean["training_memorisation"] + 0.3
-    assert clean["generalisation"] > noisy["generalisation"] + 0.3
+    clean_mean, noisy_mean = table.to_dicts()
+    assert noisy_mean["training_memorisation"] > clean_mean["training_memorisation"] + 0.3
+    assert clean_mean["generalisation"] > noisy_mean["generalisation"] + 0.3
 
 
 # -- merging ------------------------------------------------------------------------------------------
