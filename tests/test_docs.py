@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import Shell, make_tokenizer, write_jsonl
+from mltools import config
 from mltools.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -191,3 +192,22 @@ def test_example(shell: Shell, full: Path, tmp_path: Path, name: str, example: s
     done = shell(example, folder)
     assert done.code == NOT_HERE.get(example, 0), done.err
     assert "a fault in mltools" not in done.err
+
+
+# -- what pages must name -----------------------------------------------------------------------------
+def test_paper_and_code_names_every_switch() -> None:
+    page = (DOCS / "paper-and-code.md").read_text()
+    for command in COMMANDS.values():
+        released = getattr(getattr(config, f"{command.name.title()}Config", None), "RELEASED", {})
+        flags = {option.name: option.flags[0] for option in command.options}
+        for name in released:
+            assert flags[name] in page, (command.name, name)
+            assert f"`{command.name}`" in page or command.name in page
+
+
+def test_every_page_is_listed_and_every_link_leads_somewhere() -> None:
+    index = (DOCS / "README.md").read_text()
+    for page in DOCS.glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (DOCS / target).exists(), (page.name, target)
