@@ -1,5 +1,6 @@
 """Streams and signals, with real processes: pipes that close, pseudo-terminals, appends at once, Ctrl-C and SIGTERM."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -59,6 +60,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
         "mcog --by-layer swap.jsonl",
         "plot heatmap swap.jsonl",
         "swap noisy clean noisy.jsonl",
+        "swap noisy clean noisy.jsonl --dry-run",
+        "retrain noisy model noisy.jsonl --epochs 1 --layers 1",
+        "grads noisy noisy.jsonl",
+        "states noisy noisy.jsonl",
+        "centroid noisy noisy.jsonl",
+        "inspect noisy",
+        "prepare --list",
     ],
 )
 def test_b45_reader_that_closes_early_ends_it_silently(shell: Shell, folder: Path, command: str) -> None:
@@ -130,6 +138,7 @@ def test_rows_and_records_from_stdin_and_in_every_form(cli: Cli, folder: Path, t
             path.write_bytes(COMPRESS[form](plain))
         done = cli(*words, path)
         assert done.code == 0 and done.records == expected.records, done.err
+        assert cli(*words, stdin=path.read_bytes()).records == expected.records
 
 
 def test_out_dash_is_stdout(cli: Cli, folder: Path) -> None:
@@ -203,7 +212,15 @@ def test_no_colour_where_none_is_wanted(
     assert SGR.search(under_terminal([shell.program, "plot", "heatmap", "swap.jsonl"], folder)[1])
 
 
-@pytest.mark.parametrize("command", [["perturb"], ["mcog"], ["plot", "layers"], [*SWAP]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["perturb"], ["mcog"], ["plot", "layers"], ["score", "--truth", "1"], ["correlate"], ["probe"], ["centroid"]),
+        *([*SWAP], ["retrain", "noisy", "model"], ["grads", "noisy"], ["states", "noisy"], ["generalise", "model"]),
+        ["finetune", "model", "-o", "out"],
+    ],
+    ids=" ".join,
+)
 def test_terminal_as_stdin_and_nothing_given(shell: Shell, folder: Path, command: list[str]) -> None:
     status, out, err = under_terminal([shell.program, *command], folder, stdin=True)
     assert (status, out) == (2, "") and err.startswith("mltools: no r") and err.count("\n") == 1
@@ -273,6 +290,24 @@ def test_signal_saves_what_resume_needs(
     assert shell(f"{line} out --resume && {line} whole", tmp_path).code == 0
     assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"out", "whole"}
+
+
+def test_interrupt_takes_the_bar_away(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a bar: the cursor is back, and the last line says what happened."""
+    master, slave = pty.openpty()
+    command = [shell.program, "finetune", f"{folder}/model", f"{folder}/noisy.jsonl", "-o", "out", "--epochs", "9999"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=slave)
+    os.close(slave)
+    seen = ""
+    while "epoch 3/9999" not in seen:
+        seen += os.read(master, 65536).decode()
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # the last writer has closed it
+        while data := os.read(master, 65536):
+            seen += data.decode()
+    os.close(master)
+    assert process.wait(20) == 130 and seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
+    assert seen.splitlines()[-1].endswith("mltools: stopped")
 
 
 def test_second_interrupt_ends_at_once(shell: Shell, folder: Path, tmp_path: Path) -> None:

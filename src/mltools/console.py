@@ -9,13 +9,17 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
 LOG_EVERY_SECONDS = 60.0
 
 _state = {"verbosity": 0, "color": True}
+_bars: "list[Progress]" = []
 
 
 def configure(*, verbosity: int | None = None, color: bool | None = None) -> None:
@@ -106,12 +110,20 @@ def _bar(items: Iterable[T], total: int, label: str, unit: str) -> Iterator[T]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
+        _bars.append(progress)
         task = progress.add_task(label, total=total, rate="")
         start = time.monotonic()
         for done, item in enumerate(items, start=1):
             yield item
             rate = done / max(time.monotonic() - start, 1e-9)
             progress.update(task, advance=1, rate=f"{rate:.3g}/s")
+        _bars.remove(progress)
+
+
+def end_progress() -> None:
+    """Take away bars that are still there, as after Ctrl-C, and give the cursor back."""
+    while _bars:
+        _bars.pop().stop()
 
 
 def _log_progress(items: Iterable[T], total: int, label: str, unit: str) -> Iterator[T]:

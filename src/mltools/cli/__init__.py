@@ -72,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.configure(verbosity=0, color=True)
     raise_on_sigterm()
     try:
-        status = app(args=arguments, prog_name="mltools", standalone_mode=False)
+        try:
+            status = app(args=arguments, prog_name="mltools", standalone_mode=False)
+        finally:
+            console.end_progress()
     except BaseException as error:  # noqa: BLE001  all errors leave here
         if "--debug" in arguments and not isinstance(error, SystemExit):
             _show_trace(error)
