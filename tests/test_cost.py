@@ -91,7 +91,8 @@ def test_items_together_are_the_whole(shell: Shell, tiny: Tiny, noisy_rows: Path
     """The items, one call each, give the records of one sweep (but for what needs the whole)."""
     command = f"mltools swap {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} -q"
     whole = shell(command, tmp_path)
-    parts = shell(f"{command} -n --layers 1 --layers 2-3 --layers 1-4 | sed 's|.*"item":"||; s|".*||' | xargs -L1 {command}", tmp_path)
+    only_items = """sed 's|.*"item":"||; s|".*||'"""
+    parts = shell(f"{command} -n --layers 1 --layers 2-3 --layers 1-4 | {only_items} | xargs -L1 {command}", tmp_path)
     of = {r["window"]: r["memorisation_error"] for r in whole.records}
     assert {r["window"]: r["memorisation_error"] for r in parts.records} == {w: of[w] for w in ("1", "2-3", "1-4")}
 
