@@ -126,8 +126,8 @@ def full(shell: Shell, done_tutorial: Path) -> Path:
     shutil.copytree(done_tutorial, folder)
     add_tags(folder)
     rows = read(folder / "noisy.jsonl")
-    few = [row for row in rows if row["noisy"]][:4] + [row for row in rows if not row["noisy"]][:20]
-    write_jsonl(folder / "rte.jsonl", [{**row, "text_pair": row["text"]} for row in few])
+    few = [row for row in rows if row["noisy"]][:3] + [row for row in rows if not row["noisy"]][:13]
+    write_jsonl(folder / "rte.jsonl", [{**row, "text_pair": row["text"]} for row in few[:8]])
     for task, columns in {
         "wic": {"sentence1": "Run far.", "sentence2": "A run.", "word": "run"},
         "reuters": {"text": "Oil rose."},

@@ -116,7 +116,7 @@ def test_b02_padding_side_batch_size_and_order_do_not_matter(
     architecture: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     shuffled = toy_rows()
-    np.random.default_rng(1).shuffle(shuffled)  # type: ignore[arg-type]
+    np.random.default_rng(1).shuffle(shuffled)
     rows = write_jsonl(tmp_path / "shuffled.jsonl", shuffled)
     left = {"padding_side": "left"}
     runs = [

@@ -16,7 +16,7 @@ from mltools.config import RetrainConfig, resolve
     "retrain",
     "mltools retrain noisy/ model/ noisy.jsonl > retrain.jsonl",
     "mltools retrain noisy/ model/ noisy.jsonl --resume retrain.jsonl >> retrain.jsonl",
-    "mltools windows 6 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} >> retrain.jsonl",
+    "mltools windows 6 --width 5 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} >> retrain.jsonl",
     writes=("window", "work"),
 )
 def retrain(
