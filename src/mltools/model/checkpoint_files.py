@@ -4,6 +4,7 @@ safetensors only: nothing is unpickled, no code of a checkpoint runs, nothing ou
 """
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,11 @@ def _fetch(name: str) -> Path:
         raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
 
 
-def check_files(folder: Path, name: str) -> None:
+def check_files(folder: Path, name: str) -> list[int]:
     """Check, before anything is loaded, that a folder is a safetensors checkpoint without traps.
+
+    Returns:
+        How many numbers each of its tensors has, by the headers of the files.
 
     Raises:
         CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
@@ -68,8 +72,7 @@ def check_files(folder: Path, name: str) -> None:
         raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
     if (folder / ADAPTER).exists():
         raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
-    for file in _weight_files(folder, name):
-        _check_weights(file, folder, name)
+    return [size for file in _weight_files(folder, name) for size in _check_weights(file, folder, name)]
 
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
     raise CheckpointError(f"{name}: no {WEIGHTS} and no {INDEX}")
 
 
-def _check_weights(file: Path, folder: Path, name: str) -> None:
+def _check_weights(file: Path, folder: Path, name: str) -> list[int]:
     target = file.resolve()
     inside = target.parent == folder.resolve()
     in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
@@ -118,7 +121,7 @@ def _check_weights(file: Path, folder: Path, name: str) -> None:
         raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
     try:
         with safe_open(file, framework="pt") as tensors:
-            tensors.keys()
+            return [math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
 

@@ -32,6 +32,9 @@ transformers_logging.disable_progress_bar()
 
 NO_LIMIT = 1_000_000
 
+SLACK = 100_000_000
+"""Numbers that a model may need beyond twice those of its files: fresh heads, tables that are not saved."""
+
 
 @dataclass
 class Outline:
@@ -174,11 +177,10 @@ def open_outline(name: str, blocks: str | None = None) -> Outline:
         NotFoundError, CheckpointError: as `open_checkpoint`, where no weight need be looked at.
     """
     folder = locate(name)
-    check_files(folder, name)
+    sizes = check_files(folder, name)
     config = _load_config(folder, name)
+    model = _outline(config, sizes, name)
     with _blaming(name, "cannot be loaded as a sequence classifier"):
-        with torch.device("meta"):
-            model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
     return Outline(name, folder, model, _load_tokenizer(folder, name), stack)
 
@@ -203,8 +205,9 @@ def _open(
     """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
     folder = locate(name)
     stamp = folder_stamp(folder)
-    check_files(folder, name)
+    sizes = check_files(folder, name)
     config = _load_config(folder, name)
+    _outline(config, sizes, name)
     if fresh_head is not None:
         config.num_labels = len(fresh_head)
         config.id2label = dict(enumerate(fresh_head))
@@ -278,6 +281,28 @@ def _blaming(name: str, what: str) -> Iterator[None]:
 def _load_config(folder: Path, name: str) -> Any:
     with _blaming(name, "config.json cannot be used"):
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
+    """Build the model without memory for its weights, unless config.json says a far larger one than the files hold.
+
+    Args:
+        config: the configuration.
+        sizes: numbers in each stored tensor.
+        name: of the checkpoint.
+
+    Raises:
+        CheckpointError: as said, or it cannot be built.
+    """
+    layers = getattr(config, "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > len(sizes):
+        raise CheckpointError(f"{name}: config.json says {layers} layers, but the files hold {len(sizes)} weights")
+    with _blaming(name, "cannot be loaded as a sequence classifier"), torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if needed > 2 * sum(sizes) + SLACK:
+        raise CheckpointError(f"{name}: config.json says {needed:,} numbers, but the files hold {sum(sizes):,}")
+    return model
 
 
 def _load_tokenizer(folder: Path, name: str) -> Any:
