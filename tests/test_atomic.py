@@ -14,9 +14,10 @@ from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, atomic_folder, check_output
 
 WRITER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from mltools.io.atomic import atomic_{kind}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start background jobs with it ignored
 with atomic_{kind}(Path(sys.argv[1])) as temporary:
     target = temporary / "part" if "{kind}" == "folder" else temporary
     target.write_text("half of the new")
