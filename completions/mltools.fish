@@ -59,7 +59,7 @@ complete -c mltools -n '__fish_seen_subcommand_from perturb' -l debug -d 'Show t
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -s h -l help -d 'Show this message and exit.'
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -F
 complete -c mltools -n '__fish_seen_subcommand_from finetune' -l target -x -a 'label original_label' -d 'label, or original_label for the clean model. [default: label]'
-complete -c mltools -n '__fish_seen_subcommand_from finetune' -l freeze -x -d 'embeddings, head, all-layers (and embeddings), none or layers. [default: embeddings]'
+complete -c mltools -n '__fish_seen_subcommand_from finetune' -l freeze -x -d 'embeddings, pooler, head, all-layers (and embeddings), none or layers. [default: embeddings]'
 complete -c mltools -n '__fish_seen_subcommand_from finetune' -l aux -r -F -d 'Rows of an auxiliary task that changes all layers, frozen or not.'
 complete -c mltools -n '__fish_seen_subcommand_from finetune' -l aux-text -x -d 'Their text columns. [default: text]'
 complete -c mltools -n '__fish_seen_subcommand_from finetune' -l aux-label -x -d 'Their label column. [default: label]'

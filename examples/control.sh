@@ -4,7 +4,8 @@
 #   examples/control.sh ROWS PRETRAINED AUX
 #
 # ROWS: JSONL with text and label. AUX: rows of another task, which change every layer. PRETRAINED: a folder or hub id.
-# Three placements of two layers (lowest, middle, highest); for each, the main task changes these layers only.
+# Three placements of two layers (lowest, middle, highest); for each, the main task changes these layers only, and the
+# classifier: a pooler could memorise too, so it stays as it was.
 #
 # In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_EPOCHS, RETRAIN_LR, BATCH,
 # MAX_LENGTH, SEED, OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
@@ -34,7 +35,7 @@ placements=("1-2" "$middle-$((middle + 1))" "$((layers - 1))-$layers")
 
 # The layers that are not in a placement, as a layer list for --freeze.
 others() {
-  local first=${1%-*} last=${1#*-} list=embeddings
+  local first=${1%-*} last=${1#*-} list=embeddings,pooler
   if ((first > 1)); then list+=,1-$((first - 1)); fi
   if ((last < layers)); then list+=,$((last + 1))-$layers; fi
   echo "$list"
@@ -42,7 +43,7 @@ others() {
 
 # No layer changed by the main task: what gradients are divided by, and layer 1's baseline for probes.
 frozen=$out/frozen
-run mltools finetune "$pretrained" "$out/noisy.jsonl" -o "$frozen" --freeze all-layers --evaluate last \
+run mltools finetune "$pretrained" "$out/noisy.jsonl" -o "$frozen" --freeze all-layers,pooler --evaluate last \
   "${training[@]}" > "$out/frozen-epochs.jsonl"
 run mltools states "$frozen" "$out/noisy.jsonl" "${reading[@]}" -o "$frozen.safetensors" --force
 

@@ -99,6 +99,18 @@ def test_frozen_baseline_without_aux(train: Train) -> None:
     assert moved(start, train(aux=False, learning_rate=1e-2, freeze="all-layers")) == {"pooler", "classifier"}
 
 
+def test_a_frozen_pooler_leaves_the_classifier_alone_to_memorise(train: Train) -> None:
+    start = train(aux=False, learning_rate=0)
+    assert moved(start, train(aux=False, learning_rate=1e-2, freeze="all-layers,pooler")) == {"classifier"}
+
+
+def test_a_final_norm_is_no_pooler(train: Train) -> None:
+    start = train("opt", aux=False, learning_rate=0)
+    end = train("opt", aux=False, learning_rate=1e-2, freeze="all-layers,pooler")
+    changed = {name for name in start if not torch.equal(start[name], end[name])}
+    assert {name.split(".")[-2] for name in changed} == {"final_layer_norm", "score"}
+
+
 def test_both_accuracies_are_recorded_and_only_the_main_head_saved(
     cli: Cli, tiny: Tiny, noisy_rows: Path, aux_rows: Path, tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def finetune(
         typer.Option(
             "--freeze",
             metavar="LIST",
-            help="embeddings, head, all-layers (and embeddings), none or layers. [default: embeddings]",
+            help="embeddings, pooler, head, all-layers (and embeddings), none or layers. [default: embeddings]",
         ),
     ] = None,
     aux: Annotated[

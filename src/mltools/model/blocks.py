@@ -18,6 +18,9 @@ from mltools.windows import parse_layers
 EMBEDDINGS: Literal["embeddings"] = "embeddings"
 HEAD: Literal["head"] = "head"
 Part = int | Literal["embeddings", "head"]
+POOLER: Literal["pooler"] = "pooler"
+Frozen = Part | Literal["pooler"]
+"""What a `--freeze` list names: parts, or the pooler, which is within the head."""
 BlockPart = Literal["attn", "mlp", "norm"]
 BLOCK_PARTS: tuple[BlockPart, ...] = ("attn", "mlp", "norm")
 
@@ -200,25 +203,40 @@ def select_part(stack: BlockStack, part: str) -> frozenset[str]:
     return frozenset(name for name, own in parts.items() if own == part)
 
 
-def parse_freeze(text: str, n_layers: int) -> frozenset[Part]:
-    """Read a `--freeze` list: `embeddings`, `head`, `all-layers`, `none` and layer lists, by commas.
+def parse_freeze(text: str, n_layers: int) -> frozenset[Frozen]:
+    """Read a `--freeze` list: `embeddings`, `pooler`, `head`, `all-layers`, `none` and layer lists, by commas.
 
     `all-layers` holds the embeddings too, as the released frozen baseline does: nothing then moves below the head.
 
     Raises:
         UsageError: a word that is none of these, or a layer outside 1..L.
     """
-    frozen: set[Part] = set()
+    words: dict[str, tuple[Frozen, ...]] = {
+        "none": (),
+        EMBEDDINGS: (EMBEDDINGS,),
+        POOLER: (POOLER,),
+        HEAD: (HEAD,),
+        "all-layers": (EMBEDDINGS, *range(1, n_layers + 1)),
+    }
+    frozen: set[Frozen] = set()
     for item in text.replace(" ", "").split(","):
-        if item in ("embeddings", "head"):
-            frozen.add(EMBEDDINGS if item == "embeddings" else HEAD)
-        elif item == "all-layers":
-            frozen.update((EMBEDDINGS, *range(1, n_layers + 1)))
-        elif item != "none":
-            if not item[:1].isdigit():
-                raise UsageError(f'--freeze "{item}": write embeddings, head, all-layers, none or a layer list')
-            frozen.update(parse_layers(item, n_layers))
+        if item not in words and not item[:1].isdigit():
+            raise UsageError(f'--freeze "{item}": write {", ".join(words)} or a layer list')
+        frozen.update(words[item] if item in words else parse_layers(item, n_layers))
     return frozenset(frozen)
+
+
+def pooler_weights(model: nn.Module, parts: dict[str, Part]) -> frozenset[str]:
+    """Name the weights of the base model's own layers after its last block, norms not counted: BERT's pooler."""
+    body = f"{model.base_model_prefix}."
+    modules = {name: module for name, module in model.named_modules() if name.startswith(body)}
+    return frozenset(
+        f"{name}.{own}"
+        for name, module in modules.items()
+        if not _is_norm(module)
+        for own, _ in module.named_parameters(recurse=False)
+        if parts[f"{name}.{own}"] == HEAD
+    )
 
 
 def first_tensor(output: object) -> Tensor:

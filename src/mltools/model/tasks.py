@@ -19,7 +19,7 @@ from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.rows import Examples, Label
 from mltools.model.batches import Encoded
-from mltools.model.blocks import HEAD, parse_freeze
+from mltools.model.blocks import HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.checkpoints import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
@@ -102,11 +102,12 @@ def make_task(
     encoded = checkpoint.encode(examples, config.max_length)
     rows = np.array(ranked(examples.ids, "rows", config.seed), dtype=np.int64) if rows is None else rows
     model, frozen = checkpoint.model, parse_freeze(config.freeze, checkpoint.n_layers)
+    fixed = pooler_weights(model, checkpoint.parts) if POOLER in frozen else frozenset()
     body = f"{model.base_model_prefix}."  # another task's head may have the same names outside it
     trained = {
         n if n.startswith(body) else name + n: p
         for n, p in model.named_parameters()
-        if checkpoint.parts[n] not in frozen
+        if checkpoint.parts[n] not in frozen and n not in fixed
     }
     if not trained:
         raise UsageError(f"--freeze {config.freeze} leaves nothing to train")
