@@ -33,8 +33,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mltools import console
 from mltools.config import FinetuneConfig, GradsConfig, PerturbConfig, ProbeConfig, RetrainConfig
+from mltools.io.columns import Columns
+from mltools.io.examples import Examples, read_examples
 from mltools.io.provenance import Provenance
-from mltools.io.rows import Columns, Examples, Source, read_examples
+from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoints import open_checkpoint, save_checkpoint
 from mltools.tools.centroid import centroid

@@ -23,7 +23,9 @@ import torch
 from conftest import WORDS, save_tiny, write_jsonl
 from mltools import console
 from mltools.config import ProbeConfig
-from mltools.io.rows import Columns, Source, read_examples
+from mltools.io.columns import Columns
+from mltools.io.examples import read_examples
+from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoints import open_checkpoint
 from mltools.tools.centroid import centroid

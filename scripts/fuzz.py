@@ -18,7 +18,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 SECONDS, MEBIBYTES = 5, 2048
-GUIDED = ("mltools.io.rows", "mltools.io.records", "mltools.io.groups", "mltools.windows", "mltools.tools.mcog")
+GUIDED = (
+    "mltools.io.source",
+    "mltools.io.rows",
+    "mltools.io.columns",
+    "mltools.io.examples",
+    "mltools.io.groups",
+    "mltools.windows",
+    "mltools.tools.mcog",
+)
 
 
 def with_atheris(target: str, runs: int, seed: int, keep: Path | None) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mltools.errors import MltoolsError
+from mltools.io.columns import Columns
+from mltools.io.examples import read_examples
 from mltools.io.records import Records
-from mltools.io.rows import Columns, Source, iter_blocks, read_examples
+from mltools.io.rows import iter_blocks
+from mltools.io.source import Source
 from mltools.tools.mcog import mcog
 from mltools.windows import parse_layers, parse_windows
 

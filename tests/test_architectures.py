@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from conftest import ARCHITECTURES, DECODERS
-from mltools.io.rows import read_examples
+from mltools.io.examples import read_examples
 from mltools.model.checkpoints import open_checkpoint
 from mltools.model.inference import self_check
 from mltools.tools.swap import window_logits

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from conftest import Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.errors import CheckpointError
-from mltools.io.rows import read_examples
+from mltools.io.examples import read_examples
 from mltools.model.batches import Encoded, last_real
 from mltools.model.checkpoints import open_checkpoint
 from mltools.model.device import find_device

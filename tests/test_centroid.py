@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 from conftest import CONFORMANCE, Cli
 from mltools.config import Crossing
-from mltools.io.records import CentroidRecord, EventRecord
-from mltools.io.rows import Source
+from mltools.io.kinds import CentroidRecord, EventRecord
+from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.tools.centroid import STATISTICS, centroid, crossing, events, initiation, statistics
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from conftest import Cli, Result, Shell, toy_rows, write_jsonl
-from mltools.io.rows import read_examples
+from mltools.io.examples import read_examples
 from mltools.model.checkpoints import open_outline
 from mltools.model.cost import WorkItem, measure_rate, price, read_shape
 

@@ -330,7 +330,9 @@ def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
     import polars as pl
 
     from mltools.errors import RowsError
-    from mltools.io.rows import Source, read_examples, read_parquet
+    from mltools.io.examples import read_examples
+    from mltools.io.parquet import read_parquet
+    from mltools.io.source import Source
 
     path = write_jsonl(tmp_path / "rows.jsonl", toy_rows(3000))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -353,7 +355,8 @@ def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path
     import torch
 
     from mltools.errors import RowsError
-    from mltools.io.rows import Columns, Source
+    from mltools.io.columns import Columns
+    from mltools.io.source import Source
     from mltools.tools.states import open_for_states, read_table, states
 
     rows = toy_rows(20)

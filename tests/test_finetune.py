@@ -18,8 +18,8 @@ from torch import Tensor
 
 from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig
-from mltools.io.records import EpochRecord
-from mltools.io.rows import read_examples
+from mltools.io.examples import read_examples
+from mltools.io.kinds import EpochRecord
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.tools import finetune as module
 from mltools.tools.finetune import finetune

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
 from mltools.config import GeneraliseConfig
+from mltools.io.examples import Examples, read_examples
 from mltools.io.records import read_records
-from mltools.io.rows import Examples, Source, read_examples
+from mltools.io.source import Source
 from mltools.tools.generalise import generalise, half
 from mltools.tools.generalise_merge import merge
 

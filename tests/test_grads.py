@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
 from mltools.config import GradsConfig, resolve
 from mltools.errors import CheckpointError, RowsError, TrainingError
-from mltools.io.records import GradRecord
-from mltools.io.rows import Examples, read_examples
+from mltools.io.examples import Examples, read_examples
+from mltools.io.kinds import GradRecord
 from mltools.model.checkpoints import open_checkpoint
 from mltools.tools.grads import Gradients, Tensors, choose_rows, find_tensors, grads, records, scores, tensor_sums
 

@@ -22,7 +22,9 @@ from safetensors.numpy import load_file
 
 from conftest import ARCHITECTURES, save_tiny, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig, GradsConfig, RetrainConfig, StatesConfig, SwapConfig
-from mltools.io.rows import Columns, Source, read_examples
+from mltools.io.columns import Columns
+from mltools.io.examples import read_examples
+from mltools.io.source import Source
 from mltools.model.checkpoints import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict

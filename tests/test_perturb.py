@@ -21,8 +21,9 @@ from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.config import PerturbConfig, resolve
 from mltools.draw import keyed_hash, keyed_hashes, ranked
 from mltools.errors import RowsError, UsageError
+from mltools.io.columns import Columns, RowId
 from mltools.io.rewrite import replace_value
-from mltools.io.rows import Columns, RowId, Source
+from mltools.io.source import Source
 from mltools.tools.perturb import Count, perturb
 
 MLTOOLS = (sys.executable, "-m", "mltools")

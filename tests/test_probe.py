@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.config import ProbeConfig
-from mltools.io.rows import Source
+from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
 from mltools.model.training import purpose_seed

@@ -15,9 +15,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, toy_rows, write_jsonl
 from mltools.config import RetrainConfig, SwapConfig, resolve
 from mltools.errors import RowsError
+from mltools.io.examples import Examples, read_examples
+from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
-from mltools.io.records import WindowRecord
-from mltools.io.rows import Examples, read_examples
 from mltools.model.blocks import HEAD
 from mltools.model.checkpoints import Checkpoint, open_checkpoint, save_checkpoint
 from mltools.model.training import epoch_batches

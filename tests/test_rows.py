@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 
 from conftest import Cli, write_jsonl
 from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
-from mltools.io import rows as io_rows
-from mltools.io.rows import Columns, Examples, Source, iter_rows, read_examples
+from mltools.io import source as io_source
+from mltools.io.columns import Columns
+from mltools.io.examples import Examples, read_examples
+from mltools.io.rows import iter_rows
+from mltools.io.source import Source
 
 ROWS = [{"text": "tall king", "label": "HUM"}, {"text": "old city", "label": "LOC"}]
 
@@ -91,7 +94,7 @@ def test_nan_is_not_json(tmp_path: Path) -> None:
 @given(st.lists(st.dictionaries(st.text(), st.integers(-9, 9) | st.text() | st.none(), min_size=1)), st.integers(1, 40))
 def test_blocks_of_any_size_give_the_same_rows(rows: Sequence[dict[str, Any]], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_rows, "BLOCK", size)
+        patch.setattr(io_source, "BLOCK", size)
         data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert [values for _, _, values in iter_rows(Source("-"))] == list(rows)

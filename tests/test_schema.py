@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from conftest import Cli, toy_rows, write_jsonl
-from mltools.io.records import amount, column, fraction, record_kinds
+from mltools.io.kinds import amount, column, fraction, record_kinds
 from mltools.tools.schema import of_type, schema, schema_names
 
 Tiny = Callable[..., Path]

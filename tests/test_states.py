@@ -16,8 +16,10 @@ from safetensors.numpy import load_file, save_file
 from conftest import ARCHITECTURES, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.config import StatesConfig
 from mltools.errors import RowsError
+from mltools.io.columns import Columns
+from mltools.io.examples import read_examples
 from mltools.io.provenance import Provenance
-from mltools.io.rows import Columns, Source, read_examples
+from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
 from mltools.model.checkpoints import open_checkpoint
 from mltools.tools.states import open_for_states, read_table, states

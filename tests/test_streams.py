@@ -239,7 +239,7 @@ def test_log_lines_where_there_is_no_terminal(cli: Cli, folder: Path, monkeypatc
 def test_parallel_appends_never_mix(tmp_path: Path) -> None:
     """Eight processes append long records to one file: each line is one record, and none is lost."""
     script = (
-        "import sys; from mltools.io.records import RecordWriter\n"
+        "import sys; from mltools.io.writer import RecordWriter\n"
         "with RecordWriter(None, {'writer': int(sys.argv[1])}) as writer:\n"
         "    for number in range(200):\n"
         "        writer.write({'number': number, 'filler': sys.argv[1] * (50 * number)})\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
-from mltools.io.rows import read_examples
+from mltools.io.examples import read_examples
 from mltools.model.checkpoints import open_checkpoint
 from mltools.model.inference import predict
 from mltools.tools.swap import SwapResult, swap, window_logits

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mltools.io.rows import RowId
+from mltools.io.columns import RowId
 
 WORD = 0xFFFFFFFFFFFFFFFF
 Word = TypeVar("Word", int, NDArray[Any])

@@ -9,7 +9,7 @@ import typer
 from mltools import console
 from mltools.config import PARTS, Preset, TrainingConfig, choices
 from mltools.errors import UsageError
-from mltools.io.rows import LabelType
+from mltools.io.columns import LabelType
 
 
 def _quiet(value: bool) -> bool:

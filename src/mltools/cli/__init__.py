@@ -36,7 +36,7 @@ from mltools.cli import (  # noqa: F401  each adds its command to `app`
 from mltools.cli.app import app
 from mltools.cli.help import root_help
 from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
-from mltools.io.records import write_stdout
+from mltools.io.stdout import write_stdout
 from mltools.signals import Terminated, raise_on_sigterm
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)

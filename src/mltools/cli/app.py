@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mltools import options
-from mltools.io.records import end_quietly
+from mltools.io.stdout import end_quietly
 from mltools.reference import Command, command_help
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -46,7 +46,7 @@ def headed_commands() -> dict[str, Sequence[Command]]:
 
 def _help(context: typer.Context, value: bool) -> None:
     if value:
-        from mltools.io.records import write_stdout
+        from mltools.io.stdout import write_stdout
 
         write_stdout(command_help(COMMANDS[str(context.info_name)]).encode())
         raise typer.Exit

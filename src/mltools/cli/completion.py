@@ -6,7 +6,7 @@ import typer
 
 from mltools import options
 from mltools.cli.app import command, headed_commands
-from mltools.io.records import write_stdout
+from mltools.io.stdout import write_stdout
 from mltools.tools.completion import SHELLS
 from mltools.tools.completion import completion as tool
 

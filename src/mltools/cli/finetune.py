@@ -165,8 +165,8 @@ def finetune(
         check_output(out, force=force)
     source = job.rows_source(rows)
 
+    from mltools.io.examples import read_examples
     from mltools.io.provenance import folder_digest
-    from mltools.io.rows import read_examples
     from mltools.model.checkpoint_files import locate
     from mltools.tools.finetune import finetune as tool
     from mltools.tools.finetune import plan

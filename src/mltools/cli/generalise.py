@@ -107,8 +107,8 @@ def generalise(
     source = job.rows_source(rows[0] if rows else None)
     task.check_input(source.path)
 
+    from mltools.io.examples import read_examples
     from mltools.io.provenance import folder_digest
-    from mltools.io.rows import read_examples
     from mltools.model.checkpoint_files import locate
     from mltools.tools.generalise import generalise as tool
     from mltools.tools.generalise import plan
@@ -145,7 +145,7 @@ def _watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
 def _merge(task: job.Job, paths: list[str], per_row: Path | None) -> None:
     import dataclasses
 
-    from mltools.io.records import write_table
+    from mltools.io.writer import write_table
     from mltools.tools.generalise_merge import merge
 
     merged = merge(task.read_records(paths))

@@ -90,8 +90,8 @@ def grads(
     source = job.rows_source(rows)
     task.check_input(source.path)
 
+    from mltools.io.examples import read_examples
     from mltools.io.provenance import folder_digest
-    from mltools.io.rows import read_examples
     from mltools.model.checkpoint_files import locate
     from mltools.tools.grads import grads as tool
     from mltools.tools.grads import plan

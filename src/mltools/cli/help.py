@@ -6,7 +6,7 @@ import typer
 
 from mltools import options
 from mltools.cli.app import COMMANDS, EXIT_STATUS, command, headed_commands
-from mltools.io.records import write_stdout
+from mltools.io.stdout import write_stdout
 from mltools.reference import command_help, program_help
 
 ABOUT = """Find out in which layers a fine-tuned transformer memorises mislabelled examples.

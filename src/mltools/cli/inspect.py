@@ -11,8 +11,9 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
+from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord
 from mltools.io.provenance import CHECKPOINT_FILE, command_for
-from mltools.io.records import CheckpointRecord, DifferenceRecord, FileRecord, write_stdout
+from mltools.io.stdout import write_stdout
 
 
 @command(

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from mltools import console
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, check_output
+from mltools.io.columns import Columns, LabelType
+from mltools.io.examples import Examples
 from mltools.io.provenance import Provenance, plain
-from mltools.io.records import Records, RecordWriter, read_records
-from mltools.io.rows import STDIN, Columns, Examples, LabelType, Source
+from mltools.io.records import Records, read_records
+from mltools.io.source import STDIN, Source
+from mltools.io.writer import RecordWriter
 from mltools.options import parse_names, parse_tags
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from mltools.cli.app import command
 from mltools.config import PerturbConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
-from mltools.io.records import write_stdout
 from mltools.io.rewrite import dump_row, write_parquet_rows
-from mltools.io.rows import RawRow, Source
+from mltools.io.rows import RawRow
+from mltools.io.source import Source
+from mltools.io.stdout import write_stdout
 
 
 @command(

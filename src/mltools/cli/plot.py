@@ -12,7 +12,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
-from mltools.io.rows import STDIN
+from mltools.io.source import STDIN
 
 if TYPE_CHECKING:
     from mltools.io.records import Records
@@ -88,7 +88,7 @@ def _panels(
 
 
 def _write_text(panels: "list[Panel]") -> None:
-    from mltools.io.records import write_stdout
+    from mltools.io.stdout import write_stdout
     from mltools.tools.plot_text import TextStyle, draw_text
 
     encoding = sys.stdout.encoding or "ascii"

@@ -11,7 +11,7 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import PrepareConfig, choices, resolve
 from mltools.errors import UsageError
-from mltools.io.records import RecordWriter
+from mltools.io.writer import RecordWriter
 
 
 def _tasks() -> list[str]:

@@ -12,7 +12,8 @@ from mltools.cli.app import command
 from mltools.cli.states import open_input
 from mltools.config import ProbeConfig, StatesConfig, choices, resolve
 from mltools.errors import UsageError
-from mltools.io.rows import Columns, Source
+from mltools.io.columns import Columns
+from mltools.io.source import Source
 
 if TYPE_CHECKING:
     from mltools.io.states import States
@@ -164,7 +165,7 @@ def _plan_from_rows(
     device: str,
     threads: int | None,
 ) -> None:
-    from mltools.io.rows import read_examples
+    from mltools.io.examples import read_examples
     from mltools.tools.probe import plan
 
     examples = read_examples(rows, columns)

@@ -7,7 +7,7 @@ import typer
 
 from mltools import options
 from mltools.cli.app import command
-from mltools.io.records import write_stdout
+from mltools.io.stdout import write_stdout
 from mltools.tools.schema import schema as tool
 from mltools.tools.schema import schema_names
 

@@ -13,7 +13,8 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import StatesConfig, choices, resolve
 from mltools.errors import UsageError
-from mltools.io.rows import Columns, Source, rereadable
+from mltools.io.columns import Columns
+from mltools.io.source import Source, rereadable
 
 if TYPE_CHECKING:
     from mltools.io.states import States
@@ -84,7 +85,7 @@ def states(
 
     columns = job.columns(text, label, separator, label_type)
     if dry_run:
-        from mltools.io.rows import read_examples
+        from mltools.io.examples import read_examples
         from mltools.tools.states import plan
 
         shape = job.shape_of(checkpoint, read_examples(source, columns), config.max_length, blocks)

@@ -69,8 +69,8 @@ def swap(
     source = job.rows_source(rows)
     task.check_input(source.path)
 
+    from mltools.io.examples import read_examples
     from mltools.io.records import read_records
-    from mltools.io.rows import read_examples
     from mltools.model.checkpoints import open_checkpoint
     from mltools.model.device import set_threads
     from mltools.tools.swap import SwapResult, plan, write_mixed, write_per_row

@@ -6,7 +6,7 @@ import typer
 
 from mltools import options
 from mltools.cli.app import command
-from mltools.io.records import write_stdout
+from mltools.io.stdout import write_stdout
 from mltools.tools.windows import windows as tool
 
 

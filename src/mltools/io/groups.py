@@ -7,7 +7,8 @@ from math import fsum
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from mltools.io.records import Record, Records, declared_columns
+from mltools.io.kinds import declared_columns
+from mltools.io.records import Record, Records
 
 G = TypeVar("G")
 K = TypeVar("K")

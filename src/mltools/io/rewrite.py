@@ -12,8 +12,10 @@ import orjson
 
 from mltools.errors import RowsError
 from mltools.io.atomic import atomic_file
+from mltools.io.parquet import first_line, parquet_metadata, stored_frame
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.rows import RawRow, Source, Values, first_line, parquet_metadata, stored_frame
+from mltools.io.rows import RawRow, Values
+from mltools.io.source import Source
 
 
 def replace_value(line: bytes, key: str, value: bytes) -> bytes:

@@ -22,9 +22,11 @@ from safetensors import SafetensorError, safe_open
 
 from mltools.errors import NotFoundError, RowsError, UsageError
 from mltools.io.atomic import atomic_file, is_device
+from mltools.io.columns import RowId
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.records import write_stdout
-from mltools.io.rows import STDIN, RowId, Source, rereadable, shown
+from mltools.io.rows import shown
+from mltools.io.source import STDIN, Source, rereadable
+from mltools.io.stdout import write_stdout
 
 HIDDEN = "hidden_states"
 NAMES = {"float32": "F32", "float16": "F16", "int64": "I64", "bool": "BOOL", "uint8": "U8"}

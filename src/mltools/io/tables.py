@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mltools.errors import NotFoundError, RowsError, UsageError
-from mltools.io.rows import Source, Values, iter_rows
+from mltools.io.rows import Values, iter_rows
+from mltools.io.source import Source
 
 FORMATS = (".jsonl", ".json", ".parquet", ".csv", ".tsv")
 PACKED = (".gz", ".zst")

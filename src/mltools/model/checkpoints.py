@@ -20,8 +20,9 @@ from transformers.utils import logging as transformers_logging
 from mltools import console
 from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
 from mltools.io.atomic import atomic_folder
+from mltools.io.examples import Examples
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance, folder_digest, folder_stamp
-from mltools.io.rows import Examples, shown
+from mltools.io.rows import shown
 from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import HEAD, BlockStack, Part, call_order, find_blocks, find_parts
 from mltools.model.checkpoint_files import check_files, locate

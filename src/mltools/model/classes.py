@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltools.errors import RowsError
-from mltools.io.rows import Examples, Label, shown
+from mltools.io.columns import Label
+from mltools.io.examples import Examples
+from mltools.io.rows import shown
 
 
 def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:

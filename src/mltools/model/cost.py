@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from mltools.config import TrainingConfig
-from mltools.io.records import WorkRecord
-from mltools.io.rows import Examples
+from mltools.io.examples import Examples
+from mltools.io.kinds import WorkRecord
 from mltools.model.blocks import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoints import Outline
 

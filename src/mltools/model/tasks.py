@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from mltools.config import FinetuneConfig, TrainingConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
-from mltools.io.rows import Examples, Label
+from mltools.io.columns import Label
+from mltools.io.examples import Examples
 from mltools.model.batches import Encoded
 from mltools.model.blocks import HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.checkpoints import Checkpoint

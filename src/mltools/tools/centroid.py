@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mltools.config import CentroidConfig, Crossing
 from mltools.errors import RowsError
+from mltools.io.kinds import CentroidRecord, EventRecord
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.records import CentroidRecord, EventRecord
 from mltools.io.states import RowTable, States
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mltools.config import CorrelateConfig
 from mltools.errors import RowsError
 from mltools.io.groups import SCALARS, Cells, Groups, tags_of
-from mltools.io.records import CorrelationRecord, Records
+from mltools.io.kinds import CorrelationRecord
+from mltools.io.records import Records
 from mltools.tools.mcog import Measured, add, weigh
 from mltools.tools.statistics import adjust, agreement
 

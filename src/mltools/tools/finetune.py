@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from mltools import console
 from mltools.config import FinetuneConfig
 from mltools.errors import TrainingError, UsageError
+from mltools.io.columns import Label
+from mltools.io.examples import Examples
+from mltools.io.kinds import EpochRecord
 from mltools.io.provenance import Provenance, plain
-from mltools.io.records import EpochRecord
-from mltools.io.rows import Examples, Label
 from mltools.model.batches import Encoded
 from mltools.model.checkpoints import Checkpoint, check_unchanged, open_checkpoint, save_checkpoint
 from mltools.model.classes import class_names, target_indices

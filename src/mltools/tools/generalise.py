@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from mltools.config import GeneraliseConfig
 from mltools.draw import ranked
 from mltools.errors import RowsError
-from mltools.io.records import HalfRecord
-from mltools.io.rows import Examples
+from mltools.io.examples import Examples
+from mltools.io.kinds import HalfRecord
 from mltools.model.checkpoints import open_checkpoint
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers

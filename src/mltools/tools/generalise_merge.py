@@ -9,9 +9,10 @@ from math import fsum
 from typing import Any
 
 from mltools.errors import RowsError
+from mltools.io.columns import RowId
 from mltools.io.groups import Group, Groups
-from mltools.io.records import GeneralisationRecord, GeneralisationScoreRecord, Record, Records
-from mltools.io.rows import RowId
+from mltools.io.kinds import GeneralisationRecord, GeneralisationScoreRecord
+from mltools.io.records import Record, Records
 
 DEFINITION = (
     "share of rows whose mean probability of their label, over the splits that hold them out, exceeds 1/classes"

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from mltools.config import GradsConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.io.columns import RowId
+from mltools.io.examples import Examples
+from mltools.io.kinds import GradRecord
 from mltools.io.provenance import Provenance
-from mltools.io.records import GradRecord
-from mltools.io.rows import Examples, RowId
 from mltools.io.rows import shown as in_json
 from mltools.io.tensors import open_tensors, write_tensors
 from mltools.model.batches import Encoded

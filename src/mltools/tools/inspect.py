@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mltools.io.kinds import CheckpointRecord, DifferenceRecord, PartOfCheckpoint
 from mltools.io.provenance import CHECKPOINT_FILE
-from mltools.io.records import CheckpointRecord, DifferenceRecord, PartOfCheckpoint
 from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, block_parts
 from mltools.model.checkpoint_files import stored_types
 from mltools.model.checkpoints import NO_LIMIT, Checkpoint, examine_checkpoint

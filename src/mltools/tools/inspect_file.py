@@ -9,9 +9,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from mltools.errors import NotFoundError, RowsError, UsageError
+from mltools.io.kinds import FileRecord, known_columns, record_kinds
+from mltools.io.parquet import parquet_metadata
 from mltools.io.provenance import CHECKPOINT_FILE, KEY
-from mltools.io.records import FileRecord, known_columns, record_kinds
-from mltools.io.rows import STDIN, Source, Values, iter_rows, parquet_metadata
+from mltools.io.rows import Values, iter_rows
+from mltools.io.source import STDIN, Source
 
 ROW_FILES = (".jsonl", ".parquet", ".jsonl.gz", ".jsonl.zst")
 TENSOR_FILES = (".safetensors",)

@@ -13,7 +13,8 @@ from typing import Any
 
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
-from mltools.io.records import CogRecord, LayerRecord, Record, Records
+from mltools.io.kinds import CogRecord, LayerRecord
+from mltools.io.records import Record, Records
 from mltools.windows import Span, format_layers, layer_scores
 
 Head = tuple[str, int]  # what records are of: "window" or "layer", and L

@@ -22,20 +22,10 @@ from numpy.typing import NDArray
 from mltools.config import PerturbConfig
 from mltools.draw import keyed_hash, keyed_hashes
 from mltools.errors import RowsError, UsageError
+from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.rewrite import replace_value
-from mltools.io.rows import (
-    Block,
-    Columns,
-    IdReader,
-    Label,
-    LabelReader,
-    RawRow,
-    RowId,
-    Source,
-    Values,
-    iter_blocks,
-    shown,
-)
+from mltools.io.rows import Block, RawRow, Values, iter_blocks, shown
+from mltools.io.source import Source
 
 Draw = dict[int, Label]
 """New labels of noisy rows, by position."""

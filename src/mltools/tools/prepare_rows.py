@@ -9,7 +9,10 @@ from typing import Any
 import orjson
 
 from mltools.errors import NotFoundError, RowsError, UsageError
-from mltools.io.rows import Label, RowId, Source, Values, first_line, missing_column, shown
+from mltools.io.columns import Label, RowId
+from mltools.io.parquet import first_line
+from mltools.io.rows import Values, missing_column, shown
+from mltools.io.source import Source
 from mltools.io.tables import find_files, read_file
 from mltools.tools.prepare_tasks import LABEL, TOPICS, PaperTask
 

@@ -20,8 +20,9 @@ from mltools import console
 from mltools.config import ProbeConfig, ProbeTarget
 from mltools.draw import ranked
 from mltools.errors import RowsError
-from mltools.io.records import EventRecord, ProbeRecord
-from mltools.io.rows import RowId, shown
+from mltools.io.columns import RowId
+from mltools.io.kinds import EventRecord, ProbeRecord
+from mltools.io.rows import shown
 from mltools.io.states import States
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from mltools.config import RetrainConfig
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
-from mltools.io.records import Record, WindowRecord
-from mltools.io.rows import Examples
+from mltools.io.examples import Examples
+from mltools.io.kinds import WindowRecord
+from mltools.io.records import Record
 from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoints import Checkpoint, check_same

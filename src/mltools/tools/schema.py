@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from mltools.io.records import record_kinds
+from mltools.io.kinds import record_kinds
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TAG = {"type": ["string", "number", "boolean", "null"], "description": "a tag: a constant column given by --tag"}

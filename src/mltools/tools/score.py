@@ -10,7 +10,8 @@ from typing import Any
 
 from mltools.config import ScoreConfig
 from mltools.errors import RowsError, UsageError
-from mltools.io.records import Records, ScoreRecord
+from mltools.io.kinds import ScoreRecord
+from mltools.io.records import Records
 from mltools.tools.mcog import Measured, measure
 from mltools.tools.statistics import wilson
 from mltools.windows import parse_layers

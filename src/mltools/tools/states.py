@@ -14,8 +14,10 @@ import torch
 from mltools import console
 from mltools.config import StatesConfig
 from mltools.errors import CheckpointError, RowsError
+from mltools.io.columns import Columns, Label, RowId
+from mltools.io.examples import Examples, iter_examples
 from mltools.io.provenance import Provenance
-from mltools.io.rows import Columns, Examples, Label, RowId, Source, iter_examples
+from mltools.io.source import Source
 from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
 from mltools.model.checkpoints import Checkpoint, open_checkpoint

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from mltools.config import SwapConfig
 from mltools.errors import RowsError
+from mltools.io.examples import Examples
+from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
-from mltools.io.records import Record, WindowRecord
-from mltools.io.rows import Examples
+from mltools.io.records import Record
 from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint

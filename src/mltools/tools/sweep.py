@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mltools.errors import RowsError
 from mltools.io.groups import SCALARS
-from mltools.io.records import Record, Tags, known_columns
+from mltools.io.kinds import known_columns
+from mltools.io.records import Record
+from mltools.io.writer import Tags
 from mltools.windows import Window, parse_layers
 
 

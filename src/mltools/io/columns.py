@@ -1,0 +1,127 @@
+"""The columns of a row that mean something: which they are, and how labels and ids are read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from mltools.errors import RowsError
+from mltools.io.rows import Block, Values, kind_name, missing_column, shown
+from mltools.io.source import Source
+
+Label = int | str
+RowId = int | str
+LabelType = Literal["auto", "str"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a row are meant: the options --text, --label, --separator and --label-type."""
+
+    text: tuple[str, ...] = ("text",)
+    label: str = "label"
+    separator: str | None = None
+    label_type: LabelType = "auto"
+
+
+class LabelReader:
+    """Turns label values into integers or text, and sees that they are all of one type.
+
+    Integers stay integers, text stays text, whole floats and an all-true/false column become integers.
+    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed.
+    """
+
+    def __init__(self, source: Source, label_type: LabelType = "auto") -> None:
+        """Start with no label seen; `label_type` "str" reads every label as text."""
+        self._source = source
+        self._as_text = label_type == "str"
+        self._kind: type | None = str if self._as_text else None
+        self._first: tuple[int, type, object] | None = None
+        self._other: list[tuple[int, object]] = []
+
+    def read(self, number: int, value: object) -> Label | None:
+        """Read the label of line `number`; None where the row is unlabelled."""
+        kind = type(value)
+        if value is None or (kind is int and value == -1):
+            return None
+        if self._as_text:
+            return value if kind is str else json.dumps(value)  # type: ignore[return-value]
+        if kind is float:
+            if not cast(float, value).is_integer():
+                place = self._source.place(number)
+                raise RowsError(f"{place}: label {value} is not whole; regression labels are not supported")
+            value, kind = int(cast(float, value)), int
+        if kind not in (int, str, bool):
+            raise RowsError(f"{self._source.place(number)}: label is a {kind_name(value)}, not text or an integer")
+        if self._first is None:
+            self._first = (number, kind, value)
+            self._kind = kind if kind is not bool else None
+        elif kind is not self._first[1]:
+            self._other.append((number, value))
+        return int(cast(bool, value)) if kind is bool else cast(Label, value)
+
+    def read_block(self, block: Block, column: str) -> Sequence[Label | None]:
+        """Read the labels of a block of rows.
+
+        Raises:
+            RowsError: as `read`, or a row lacks the column.
+        """
+        try:
+            values = [row[column] for row in block.values]
+        except KeyError:
+            number, row = next((n, r) for n, r in zip(block.numbers, block.values, strict=True) if column not in r)
+            raise missing_column(self._source.place(number), column, row, "label") from None
+        if set(map(type, values)) == {self._kind} and -1 not in values:
+            return values
+        return list(map(self.read, block.numbers, values))
+
+    def check(self) -> None:
+        """Raise if the labels read were not all of one type, listing the first lines of another type."""
+        if not self._other or self._first is None:
+            return
+        lines = ", ".join(f"line {number}: {shown(value)}" for number, value in self._other[:3])
+        more = f" and {len(self._other) - 3} more" if len(self._other) > 3 else ""
+        raise RowsError(
+            f"{self._source.place(self._other[0][0])}: labels of another type than line {self._first[0]}'s "
+            f"{shown(self._first[2])} ({lines}{more}); --label-type str reads all as text"
+        )
+
+
+class IdReader:
+    """Reads row ids: the `id` column, else the 0-based row number; each id may occur once."""
+
+    def __init__(self, source: Source, *, unique: bool = True) -> None:
+        """Start with no id seen; `unique=False` lets ids repeat, in constant memory."""
+        self._source = source
+        self._unique = unique
+        self._unnamed = 0
+        self._seen: dict[RowId, int] = {}
+
+    def read(self, index: int, number: int, values: Values) -> RowId:
+        """Read the id of row `index` (from 0), which stands in line `number` (from 1).
+
+        Raises:
+            RowsError: an id that is neither an integer nor text, or that occurred before.
+        """
+        if "id" not in values and not self._seen:
+            self._unnamed = index + 1
+            return index
+        row_id = values.get("id", index)
+        if type(row_id) is not int and type(row_id) is not str:
+            raise RowsError(f"{self._source.place(number)}: id is a {kind_name(row_id)}, not an integer or text")
+        if not self._unique:
+            return row_id
+        if type(row_id) is int and 0 <= row_id < self._unnamed:
+            raise RowsError(f"{self._source.place(number)}: id {row_id} is the number of a row without an id")
+        first = self._seen.setdefault(row_id, number)
+        if first != number:
+            raise RowsError(f"{self._source.place(number)}: id {shown(row_id)} is also line {first}'s; ids must differ")
+        return row_id
+
+    def read_block(self, index: int, block: Block) -> Sequence[RowId]:
+        """Read the ids of a block of rows, the first of which is row `index`; else as `read`."""
+        indices = range(index, index + len(block.values))
+        if not self._seen and not any("id" in row for row in block.values):
+            self._unnamed = indices.stop
+            return indices
+        return list(map(self.read, indices, block.numbers, block.values))

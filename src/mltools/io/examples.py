@@ -1,0 +1,158 @@
+"""Labelled rows as columns, which every tool that runs a model reads."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from mltools.errors import RowsError
+from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
+from mltools.io.parquet import class_names
+from mltools.io.rows import Values, iter_rows, kind_name, missing_column, shown
+from mltools.io.source import Source
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled rows as columns, in input order, unlabelled rows left out."""
+
+    source: Source
+    ids: list[RowId]
+    fields: list[tuple[str, ...]]
+    labels: list[Label]
+    original_labels: list[Label]
+    noisy: list[bool]
+    names: list[str] | None = None
+    n_unlabelled: int = 0
+    columns: Columns = field(default_factory=Columns)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self, separator: str) -> list[str]:
+        """Join each row's text columns in the given order with ` separator ` between (one segment, §D)."""
+        return [f" {separator} ".join(parts) for parts in self.fields]
+
+    def digest(self) -> str:
+        """SHA-256 of what was read, whatever the order of the rows and the form of the file."""
+        columns = (self.ids, self.fields, self.labels, self.original_labels, self.noisy)
+        rows = sorted(json.dumps(row, ensure_ascii=False) for row in zip(*columns, strict=True))
+        return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def vocabulary(self) -> list[Label]:
+        """All labels that occur, before or after perturbation, sorted."""
+        return sorted({*self.labels, *self.original_labels})
+
+    def require_noisy(self) -> None:
+        """Raise if no row is noisy, or none is clean."""
+        if not any(self.noisy):
+            raise RowsError(f'{self.source.name}: no noisy rows ("noisy" is never true); make some: mltools perturb')
+        if all(self.noisy):
+            raise RowsError(f"{self.source.name}: every row is noisy; clean rows are needed too")
+
+
+def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Examples:
+    """Read labelled rows.
+
+    `noisy` is the row's own column, else whether `label` differs from `original_label`, else false;
+    `original_label` is the row's own column, else its label; `id` the row's own, else its 0-based number.
+
+    Args:
+        path: a file, `-`, or a source.
+        columns: which columns hold text and label.
+
+    Raises:
+        RowsError: a bad line, a missing column, a repeated id, mixed label types, or no labelled row.
+        NotFoundError: no such file.
+    """
+    source = path if isinstance(path, Source) else Source(path)
+    (examples,) = iter_examples(source, columns)
+    return examples
+
+
+def iter_examples(source: Source, columns: Columns = Columns(), size: int | None = None) -> Iterator[Examples]:
+    """Yield labelled rows `size` at a time, all at once by default; else as `read_examples`."""
+    reader = _ExampleReader(source, columns)
+    for index, (number, _, values) in enumerate(iter_rows(source)):
+        reader.add(index, number, values)
+        if len(reader.rows) == size:
+            yield reader.take()
+    reader.check()
+    if reader.rows:
+        yield reader.take()
+
+
+class _ExampleReader:
+    def __init__(self, source: Source, columns: Columns) -> None:
+        self.source, self.columns = source, columns
+        self.labels = LabelReader(source, columns.label_type)
+        self.ids = IdReader(source)
+        self.n_labelled = self.n_unlabelled = 0
+        self.rows: list[tuple[RowId, tuple[str, ...], Label, Label, bool]] = []
+
+    def add(self, index: int, number: int, values: Values) -> None:
+        place = self.source.place
+        row_id = self.ids.read(index, number, values)
+        if self.columns.label not in values:
+            raise missing_column(place(number), self.columns.label, values, "label")
+        label = self.labels.read(number, values[self.columns.label])
+        if label is None:
+            self.n_unlabelled += 1
+            return
+        original: Label | None = label
+        if "original_label" in values:
+            original = self.labels.read(number, values["original_label"])
+            if original is None:
+                raise RowsError(f"{place(number)}: original_label is null though label is {shown(label)}")
+        noisy = values.get("noisy", label != original)
+        if not isinstance(noisy, bool) and noisy not in (0, 1):
+            raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
+        texts = tuple(self._text(number, values, column) for column in self.columns.text)
+        self.n_labelled += 1
+        self.rows.append((row_id, texts, label, cast(Label, original), bool(noisy)))
+
+    def _text(self, number: int, values: Values, column: str) -> str:
+        if column not in values:
+            raise missing_column(self.source.place(number), column, values, "text")
+        text = values[column]
+        if not isinstance(text, str):
+            raise RowsError(f'{self.source.place(number)}: "{column}" is a {kind_name(text)}, not text')
+        return text
+
+    @functools.cached_property
+    def names(self) -> list[str] | None:
+        return class_names(self.source, self.columns.label)
+
+    def check(self) -> None:
+        """Raise, after the last row, if labels were of several types or no row had one."""
+        self.labels.check()
+        if not self.n_labelled:
+            raise RowsError(f"{self.source.name}: no labelled rows")
+
+    def take(self) -> Examples:
+        """Give the rows since the last time."""
+        ids, texts, labels, originals, noisy = (list(column) for column in zip(*self.rows, strict=True))
+        self.rows.clear()
+        return Examples(self.source, ids, texts, labels, originals, noisy, self.names, self.n_unlabelled, self.columns)
+
+
+def select(examples: Examples, keep: Sequence[int]) -> Examples:
+    """Take the rows at the given positions, in that order."""
+
+    def pick(column: list[Any]) -> list[Any]:
+        return [column[i] for i in keep]
+
+    return Examples(
+        examples.source,
+        pick(examples.ids),
+        pick(examples.fields),
+        pick(examples.labels),
+        pick(examples.original_labels),
+        pick(examples.noisy),
+        examples.names,
+        examples.n_unlabelled,
+        examples.columns,
+    )

@@ -1,0 +1,216 @@
+"""Where rows and records come from: a path or `-`; JSON lines, plain, `.gz` or `.zst`, or Parquet.
+
+Lines are split at `\n` bytes only, so U+2028 inside a text is text.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from mltools.errors import NotFoundError, RowsError, UsageError
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+BLOCK = 1 << 16
+PARQUET = ".parquet"
+MAGIC = {b"PAR1": PARQUET, b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+"""How each form of file but plain JSON lines starts."""
+
+
+class _HashingReader(io.RawIOBase):
+    """A raw stream that digests the bytes as they pass, so that an input is read only once."""
+
+    def __init__(self, raw: io.BufferedReader, name: str) -> None:
+        self._raw, self._name = raw, name
+        self.sha256 = hashlib.sha256()
+
+    def fileno(self) -> int:
+        return self._raw.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._raw.read1(len(buffer))  # what is there: a slow pipe is passed on as it comes
+        except OSError as error:
+            error.filename = self._name
+            raise
+        buffer[: len(data)] = data
+        self.sha256.update(data)
+        return len(data)
+
+    def close(self) -> None:
+        if self._raw is not getattr(sys.stdin, "buffer", None):
+            self._raw.close()
+        super().close()
+
+
+class Source:
+    """An input of rows or records: opens it once, knows its form, names places in it, and digests what is read.
+
+    The form (JSON lines, plain or compressed, or Parquet) shows in the first bytes, else in the name.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Remember the path; `-` is standard input. Nothing is opened yet."""
+        self.path = str(path)
+        self.name = "stdin" if self.path == STDIN else self.path
+        self._reader: _HashingReader | None = None
+        self._stream: io.BufferedReader[Any] | None = None
+        self._content: bytes | None = None
+        self._digest: str | None = None
+        self._stamp: tuple[int, int, int] | None = None
+
+    @property
+    def form(self) -> str:
+        """One of `.parquet`, `.gz`, `.zst`, or empty for plain JSON lines."""
+        if self._content is not None:
+            return PARQUET
+        start = self._open().peek(4)
+        by_name = next((form for form in MAGIC.values() if self.path.endswith(form)), "")
+        return next((form for magic, form in MAGIC.items() if start.startswith(magic)), by_name)
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is Parquet."""
+        return self.form == PARQUET
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes as stored, in hex. For a stream: of what was read so far.
+
+        Raises:
+            RowsError: a Parquet file that has changed since it was opened.
+        """
+        if self._reader is not None:
+            return self._reader.sha256.hexdigest()
+        if self._digest is None:
+            with self._open_raw() as raw:
+                self._digest = hashlib.file_digest(cast(Any, raw), "sha256").hexdigest()
+                if self._stamp not in (None, _stamp(raw)):
+                    raise RowsError(f"{self.name}: the rows changed while they were read")
+        return self._digest
+
+    def place(self, number: int) -> str:
+        """Name the 1-based line (JSONL) or row (Parquet) `number`."""
+        return f"{self.name}:{number}"
+
+    def parquet(self) -> str | io.BytesIO:
+        """Give what a Parquet reader can read: the path of a file, or the content of a stream."""
+        if self._content is None and Path(self.path).is_file():
+            self._stamp, self._digest = _stamp(self._open()), None
+            self._open().close()
+            self._stream = self._reader = None
+            return self.path
+        if self._content is None:
+            with self._open() as stream:
+                self._content = stream.read()
+        return io.BytesIO(self._content)
+
+    def _open(self) -> "io.BufferedReader[Any]":
+        if self._stream is None:
+            self._reader = _HashingReader(self._open_raw(), self.name)
+            self._stream = io.BufferedReader(self._reader, BLOCK)
+        return self._stream
+
+    def _open_raw(self) -> io.BufferedReader:
+        if self.path == STDIN:
+            if sys.stdin is None:
+                raise NotFoundError("stdin is closed")
+            return cast(io.BufferedReader, sys.stdin.buffer)
+        path = Path(self.path)
+        if not self.path:
+            raise NotFoundError('no such file: ""')
+        if path.is_dir():
+            raise UsageError(f"{self.name} is a folder; name a file of rows")
+        try:
+            return path.open("rb")
+        except FileNotFoundError:
+            raise NotFoundError(f"no such file: {self.name}") from None
+
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Yield the lines, decompressed, without their ends and a byte-order mark, some at a time as they come."""
+        mark, rest = BOM, b""
+        try:
+            with self._open() as stream:
+                for piece in _decompressed(stream, self.form):
+                    head, newline, tail = piece.rpartition(b"\n")
+                    if not newline:
+                        rest += piece
+                        continue
+                    yield _split((rest + head).removeprefix(mark))
+                    mark, rest = b"", tail
+        except (gzip.BadGzipFile, EOFError, zlib.error, _zstd_error()) as error:
+            raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
+        finally:
+            self._stream = None
+        if rest:
+            yield _split(rest.removeprefix(mark))
+
+
+def _stamp(stream: Any) -> tuple[int, int, int]:
+    """Give what changes when a file is written or replaced."""
+    stat = os.fstat(stream.fileno())
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _split(block: bytes) -> list[bytes]:
+    return (block.replace(b"\r\n", b"\n") if b"\r" in block else block).removesuffix(b"\r").split(b"\n")
+
+
+def _zstd_error() -> type[Exception]:
+    if "zstandard" in sys.modules:
+        import zstandard
+
+        return zstandard.ZstdError
+    return EOFError
+
+
+def _decompressed(stream: "io.BufferedReader[Any]", form: str) -> Iterator[bytes]:
+    if form == ".zst":
+        yield from _unpack_zstd(stream)
+        return
+    plain: Any = gzip.GzipFile(fileobj=stream) if form == ".gz" else stream
+    while piece := plain.read1(BLOCK):
+        yield piece
+
+
+def _unpack_zstd(stream: "io.BufferedReader[Any]") -> Iterator[bytes]:
+    """Decompress frame by frame; the library's own stream reader takes a file that is cut short for its end."""
+    import zstandard
+
+    frame, whole = zstandard.ZstdDecompressor().decompressobj(), True
+    while packed := stream.read1(BLOCK):
+        while packed:
+            yield frame.decompress(packed)
+            whole = frame.eof
+            packed = frame.unused_data
+            if whole:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if not whole:
+        raise EOFError("it ends in the middle")
+
+
+@contextlib.contextmanager
+def rereadable(source: Source) -> Iterator[Source]:
+    """Give a source that can be read more than once: the file itself, or a temporary copy of a stream."""
+    if source.path != STDIN and not Path(source.path).is_fifo():
+        yield source
+        return
+    with tempfile.NamedTemporaryFile(prefix="mltools-") as copy:
+        with source._open_raw() if source.path != STDIN else contextlib.nullcontext(sys.stdin.buffer) as raw:
+            shutil.copyfileobj(raw, copy)
+        copy.flush()
+        again = Source(copy.name)
+        again.name = source.name
+        yield again

@@ -1,0 +1,72 @@
+"""Records out: JSONL on stdout, or a file of JSONL or Parquet."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mltools.errors import UsageError
+from mltools.io.atomic import atomic_file
+from mltools.io.provenance import KEY, Provenance
+from mltools.io.stdout import write_stdout
+
+Tags = Mapping[str, str | int | float | bool]
+
+
+class RecordWriter:
+    """Writes records one by one to stdout or to a file; use as a context manager.
+
+    JSONL on stdout: each record is one write, so that parallel appends do not mix, and appears at once.
+    A file (JSONL, or Parquet by its name) appears whole when the context ends without an error.
+    """
+
+    def __init__(self, out: Path | None, tags: Tags | None = None, *, keep_going: bool = False) -> None:
+        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record.
+
+        If stdout's reader goes, the program ends, or is to `keep_going` because it makes other outputs too.
+        """
+        self._keep_going = keep_going
+        self._out = None if out is None or str(out) == "-" else out
+        self._tags = dict(tags or {})
+        self._rows: list[dict[str, Any]] = []
+        self.provenance: Provenance | None = None
+        self.n = 0
+
+    def __enter__(self) -> "RecordWriter":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None and self._out is not None:
+            write_table(self._out, self._rows, self.provenance)
+
+    def write(self, record: Any) -> None:
+        """Write one record (a dataclass or a dict)."""
+        row = record if isinstance(record, dict) else dataclasses.asdict(record)
+        clash = next((tag for tag in self._tags if tag in row), None)
+        if clash is not None:
+            raise UsageError(f'tag "{clash}" is a column of the records already; choose another name')
+        row = {**row, **self._tags}
+        self.n += 1
+        if self._out is None:
+            write_stdout(dump(row), keep_going=self._keep_going)
+        else:
+            self._rows.append(row)
+
+
+def dump(row: Mapping[str, Any]) -> bytes:
+    """Write a row as one JSON line; a NaN or infinity in it is a bug and raises ValueError."""
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance | None) -> None:
+    """Write rows to JSONL or Parquet (by the name), atomically, provenance in Parquet's metadata."""
+    with atomic_file(path) as temporary:
+        if path.suffix == ".parquet":
+            import polars as pl
+
+            metadata = {KEY: provenance.as_json()} if provenance else None
+            pl.DataFrame(rows, infer_schema_length=None).write_parquet(temporary, metadata=metadata)
+        else:
+            with temporary.open("wb") as stream:
+                stream.writelines(map(dump, rows))
