@@ -21,6 +21,7 @@ SECONDS, MEBIBYTES = 5, 2048
 GUIDED = (
     "mltools.io.source",
     "mltools.io.rows",
+    "mltools.io.records",
     "mltools.io.columns",
     "mltools.io.examples",
     "mltools.io.groups",
