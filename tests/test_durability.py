@@ -331,7 +331,7 @@ def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
 
     from mltools.errors import RowsError
     from mltools.io.examples import read_examples
-    from mltools.io.parquet import read_parquet
+    from mltools.io.parquet import parquet_rows
     from mltools.io.source import Source
 
     path = write_jsonl(tmp_path / "rows.jsonl", toy_rows(3000))
@@ -343,7 +343,7 @@ def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
     assert sum(map(len, blocks)) and source.digest == digest
     pl.DataFrame(toy_rows(9)).write_parquet(tmp_path / "rows.parquet")
     source = Source(tmp_path / "rows.parquet")
-    assert len(read_parquet(source)) == 9 and len(read_examples(Source(tmp_path / "rows.parquet"))) == 9
+    assert len(parquet_rows(source)) == 9 and len(read_examples(Source(tmp_path / "rows.parquet"))) == 9
     pl.DataFrame(toy_rows(8)).write_parquet(tmp_path / "rows.parquet")
     with pytest.raises(RowsError, match="the rows changed while they were read"):
         source.digest  # noqa: B018  a property that raises

@@ -1,4 +1,8 @@
-"""Parquet in: a file's rows, stored types and metadata."""
+"""Parquet in: a file's rows, stored types and metadata.
+
+pyarrow reads, since it answers a damaged file with an error, where polars may end the process; polars then holds the
+frame, whose types are those that polars would have read.
+"""
 
 import contextlib
 import json
@@ -10,36 +14,77 @@ from mltools.errors import RowsError
 from mltools.io.source import Source
 
 STDERR = 2
+BATCH = 4096
+"""Rows unpacked at once."""
+ROW = 256
+"""Bytes that a row takes beside its values."""
+LARGE = 1 << 29
+DENSEST = 1000
+"""A file may unpack to this many times its size; less than `LARGE` bytes are never too many."""
 
 
-def read_parquet(source: Source) -> Any:
-    """Read a Parquet file whole, as a polars data frame with categories as text."""
+def parquet_rows(source: Source) -> list[dict[str, Any]]:
+    """Read a Parquet file whole: the columns of each row, with categories as text.
+
+    Raises:
+        RowsError: as `stored_frame`, or a value that Python cannot hold, such as a date after the year 9999.
+    """
     import polars as pl
 
     frame = stored_frame(source)
-    return frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    with _reading_parquet(source):
+        rows: list[dict[str, Any]] = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).rows(
+            named=True
+        )
+        return rows
 
 
 def stored_frame(source: Source) -> Any:
-    """Read a Parquet file whole, as a polars data frame of the stored types."""
-    import polars as pl
+    """Read a Parquet file whole, as a polars data frame of the stored types.
 
-    with _reading_parquet(source):
-        return pl.read_parquet(source.parquet())
+    Raises:
+        RowsError: it is damaged, or unpacks to far more than a file of its size can mean.
+    """
+    import polars as pl
+    import pyarrow as pa
+
+    with _reading_parquet(source), _open(source) as (file, size):
+        batches, left = [], max(LARGE, DENSEST * size)
+        for batch in file.iter_batches(BATCH, use_threads=False):
+            batch.validate(full=True)
+            batches.append(batch)
+            left -= batch.nbytes + ROW * batch.num_rows
+            if left < 0:
+                raise RowsError(f"{source.name}: damaged Parquet file (it unpacks to over {DENSEST} times its size)")
+        return pl.from_arrow(pa.Table.from_batches(batches, file.schema_arrow))
 
 
 def parquet_metadata(source: Source) -> dict[str, str]:
-    """Read the key-value metadata of a Parquet file."""
-    import polars as pl
+    """Read the key-value metadata of a Parquet file.
 
-    with _reading_parquet(source):
-        return dict(pl.read_parquet_metadata(source.parquet()))
+    Raises:
+        RowsError: it is damaged.
+    """
+    with _reading_parquet(source), _open(source) as (file, _):
+        return {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
+
+
+@contextlib.contextmanager
+def _open(source: Source) -> Iterator[tuple[Any, int]]:
+    """Give a Parquet file and its size in bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    given = source.parquet()
+    with pa.OSFile(os.fsencode(given)) if isinstance(given, str) else pa.BufferReader(given) as raw:
+        yield pq.ParquetFile(raw, pre_buffer=False), raw.size()
 
 
 @contextlib.contextmanager
 def _reading_parquet(source: Source) -> Iterator[None]:
-    """Turn what polars makes of a damaged file into one error; when it panics, it also writes a trace to stderr."""
+    """Turn what is made of a damaged file into one error; where polars panics, it also writes a trace to stderr."""
     import polars as pl
+    import pyarrow as pa
 
     kept = os.dup(STDERR)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -48,7 +93,7 @@ def _reading_parquet(source: Source) -> Iterator[None]:
         yield
     except pl.exceptions.PanicException:
         raise RowsError(f"{source.name}: damaged Parquet file") from None
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError, ValueError) as error:
         raise RowsError(f"{source.name}: not a readable Parquet file ({first_line(error)})") from None
     finally:
         os.dup2(kept, STDERR)

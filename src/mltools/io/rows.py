@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from mltools.errors import RowsError
-from mltools.io.parquet import read_parquet
+from mltools.io.parquet import parquet_rows
 from mltools.io.source import Source
 
 Values = dict[str, Any]
@@ -36,7 +36,7 @@ def iter_blocks(source: Source) -> Iterator[Block]:
         RowsError: a line that is not UTF-8, not JSON, or not an object.
     """
     if source.is_parquet:
-        rows = read_parquet(source).rows(named=True)
+        rows = parquet_rows(source)
         yield Block(range(1, len(rows) + 1), None, rows)
         return
     start = 1

@@ -105,7 +105,7 @@ class Source:
         """Name the 1-based line (JSONL) or row (Parquet) `number`."""
         return f"{self.name}:{number}"
 
-    def parquet(self) -> str | io.BytesIO:
+    def parquet(self) -> str | bytes:
         """Give what a Parquet reader can read: the path of a file, or the content of a stream."""
         if self._content is None and Path(self.path).is_file():
             self._stamp, self._digest = _stamp(self._open()), None
@@ -115,7 +115,7 @@ class Source:
         if self._content is None:
             with self._open() as stream:
                 self._content = stream.read()
-        return io.BytesIO(self._content)
+        return self._content
 
     def _open(self) -> "io.BufferedReader[Any]":
         if self._stream is None:
