@@ -36,7 +36,7 @@ docs: install
 	$(BIN)/python scripts/gen.py
 
 bench: install
-	$(BIN)/python benchmarks/bench.py -o benchmarks/figures/bench-trec.json
+	$(BIN)/python benchmarks/bench.py -o benchmarks/figures/bench-minilm-trec.json
 	$(BIN)/python benchmarks/growth.py > benchmarks/figures/growth.json
 	$(BIN)/python benchmarks/table.py
 

@@ -1,13 +1,15 @@
 """Time each tool beside the plain way of doing the same work, in one process, in alternating runs.
 
-    python benchmarks/bench.py [--rows 512] [--repeats 5] [--tools swap,probe] [-o results.json]
+    python benchmarks/bench.py [--data trec] [--rows 512] [--repeats 5] [--tools swap,probe] [-o results.json]
 
 Real rows where ../shared/data is there, else examples/questions.jsonl; the model is the packaged MiniLM (6 layers) or
 --model FOLDER. CPU seconds of one thread are compared, so that a busy machine disturbs little; ratios are medians over
-pairs of runs. Beside them stand layer applications and the share of the machine's matrix-product rate, measured here.
+pairs of runs. Beside them stand layer applications, the share of the machine's matrix-product rate, measured here, and
+the most memory that each side takes above the models that stand there before.
 """
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -18,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,7 @@ from mltools.tools.states import open_for_states, read_table, states
 from mltools.tools.swap import SwapResult, swap
 
 ROOT = Path(__file__).resolve().parents[1]
-TREC = ROOT.parent / "shared" / "data" / "trec" / "train.jsonl"
+DATA = ROOT.parent / "shared" / "data"
 QUESTIONS = ROOT / "examples" / "questions.jsonl"
 
 
@@ -66,17 +69,23 @@ class Timing:
     ratios: list[float]
     applications_per_row: float | None = None
     rate_share: float | None = None
+    ours_mib: int | None = None
+    plain_mib: int | None = None
     notes: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Bench:
     """A model, its rows, and a scratch folder that all timings share."""
 
-    def __init__(self, model: str, rows: Path, n_rows: int, scratch: Path) -> None:
+    def __init__(self, model: str, data: str, n_rows: int, scratch: Path) -> None:
         torch.set_num_threads(1)
         console.configure(verbosity=-1)
         self.scratch, self.model = scratch, model
+        rows = DATA / data / "train.jsonl"
+        rows = rows if rows.exists() else QUESTIONS
+        self.columns = Columns(
+            ("text", "text_pair") if "text_pair" in rows.read_text().partition("\n")[0] else ("text",)
+        )
         self.examples = self._noisy(rows, n_rows)
         names = sorted({str(label) for label in self.examples.labels})
         self.targets = torch.tensor([names.index(str(label)) for label in self.examples.labels])
@@ -92,10 +101,10 @@ class Bench:
     def _noisy(self, rows: Path, n_rows: int) -> Examples:
         lines = rows.read_text().splitlines()[:n_rows]
         (self.scratch / "rows.jsonl").write_text("\n".join(lines) + "\n")
-        changed = perturb(Source(self.scratch / "rows.jsonl"), Columns(), PerturbConfig())
+        changed = perturb(Source(self.scratch / "rows.jsonl"), self.columns, PerturbConfig())
         path = self.scratch / "noisy.jsonl"
         path.write_bytes(b"".join(line + b"\n" for line in changed if isinstance(line, bytes)))
-        return read_examples(path)
+        return read_examples(path, self.columns)
 
     def _save(self, seed: int, names: list[str]) -> Path:
         """A classifier whose blocks are moved a little, so that the two differ; nothing is trained."""
@@ -113,7 +122,7 @@ class Bench:
 
     @property
     def texts(self) -> list[str]:
-        return self.examples.texts(" ")
+        return self.examples.texts(self.opened.separator)
 
 
 def matrix_rate(width: int) -> float:
@@ -135,17 +144,36 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
+def mebibytes(work: Callable[[], Any]) -> int | None:
+    """The most memory that some work takes above what stood there before, in MiB; None where the system is no Linux."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the highest mark falls to what there is now
+    except OSError:
+        work()
+        return None
+    before = memory_line("VmRSS")
+    work()
+    return (memory_line("VmHWM") - before) // 1024
+
+
+def memory_line(name: str) -> int:
+    """A line of this process's status, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
 def compare(
     tool: str, bench: Bench, ours: Callable[[], Any], other: Callable[[], Any], repeats: int, **facts: Any
 ) -> tuple[Timing, Any]:
-    """Run both in turn and keep medians; the first pair warms up and is not counted."""
+    """Run both in turn and keep medians; the first pair warms up, tells the memory, and is not counted."""
+    memory = mebibytes(ours), mebibytes(other)
     pairs, result = [], None
-    for repeat in range(repeats + 1):
+    for _ in range(repeats):
         mine, result = seconds(ours)
         theirs, _ = seconds(other)
-        if repeat or not repeats:
-            pairs.append((mine, theirs))
-    return summarise(tool, bench, pairs, **facts), result
+        pairs.append((mine, theirs))
+    return summarise(tool, bench, pairs, ours_mib=memory[0], plain_mib=memory[1], **facts), result
 
 
 def summarise(tool: str, bench: Bench, pairs: Sequence[tuple[float, float]], **facts: Any) -> Timing:
@@ -219,7 +247,7 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
     return timing
 
 
-def time_retrain(bench: Bench, repeats: int, epochs: int = 2) -> Timing:
+def time_retrain(bench: Bench, repeats: int, epochs: int = 2, evaluate: bool = False) -> Timing:
     base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
     split = split_rows(bench.examples, 1)
     noisy, pretrained = bench.stock(), bench.stock(bench.clean)
@@ -238,6 +266,7 @@ def time_retrain(bench: Bench, repeats: int, epochs: int = 2) -> Timing:
             measured,
             bench.layers,
             epochs,
+            [*rows, *(int(i) for i in split.held_out)] if evaluate else (),
         )
 
     config = RetrainConfig(epochs=epochs)
@@ -245,6 +274,8 @@ def time_retrain(bench: Bench, repeats: int, epochs: int = 2) -> Timing:
         "retrain", bench, lambda: list(retrain(base, fresh, bench.examples, config=config)), other, repeats
     )
     timing.notes = f"all windows, {epochs} epochs each"
+    if evaluate:
+        timing.notes += "; plain as was run, measuring after every epoch"
     timing.applications_per_row = base.runner.applications / len(bench.examples)
     return timing
 
@@ -278,7 +309,7 @@ def write_states(bench: Bench, path: Path) -> None:
     source = Source(bench.scratch / "noisy.jsonl")
     table = read_table(source)
     checkpoint = open_for_states(str(bench.noisy), table, torch.device("cpu"))
-    states(checkpoint, source, Columns(), table, path)
+    states(checkpoint, source, bench.columns, table, path)
 
 
 def time_states(bench: Bench, repeats: int) -> Timing:
@@ -291,7 +322,7 @@ def time_states(bench: Bench, repeats: int) -> Timing:
     body = checkpoint.model.base_model
 
     def ours() -> None:
-        states(checkpoint, source, Columns(), table, path)
+        states(checkpoint, source, bench.columns, table, path)
 
     @torch.inference_mode()
     def other() -> None:
@@ -328,7 +359,10 @@ def time_probe(bench: Bench, repeats: int) -> Timing:
 
 
 def time_centroid(bench: Bench, repeats: int) -> Timing:
-    """Ours takes the states too; the plain way passes the model over both classes for every pair and layer."""
+    """Ours takes the states too; the plain way passes the model over both classes for every pair and layer.
+
+    Its passes are the same for every layer; so one layer is timed and counted as many times as there are layers.
+    """
     path = bench.scratch / "states-centroid.safetensors"
     model = bench.stock()
 
@@ -339,23 +373,56 @@ def time_centroid(bench: Bench, repeats: int) -> Timing:
             return len(list(centroid(opened)))
 
     def other() -> None:
-        plain.centroid(model, bench.tokenizer, bench.texts, bench.targets, bench.originals, bench.layers)
+        plain.centroid(model, bench.tokenizer, bench.texts, bench.targets, bench.originals, 1)
 
-    timing, _ = compare(
-        "centroid", bench, ours, other, repeats, notes="with the pass for the states; all pairs and layers"
-    )
-    return timing
+    timing, _ = compare("centroid", bench, ours, other, repeats)
+    timing.notes = f"with the pass for the states; all pairs and layers (plain: one layer, times {bench.layers})"
+    return scale_plain(timing, bench.layers)
+
+
+def scale_plain(timing: Timing, times: int) -> Timing:
+    """Count the plain way so many times."""
+    ratios = [ratio * times for ratio in timing.ratios]
+    return replace(timing, plain=timing.plain * times, ratio=timing.ratio * times, ratios=ratios)
 
 
 def time_perturb(bench: Bench, repeats: int) -> Timing:
-    """Whole processes: mltools perturb against `jq -c .` on 1,000,000 rows of about 100 bytes; user seconds."""
-    rows = bench.scratch / "million.jsonl"
-    with rows.open("w") as stream:
-        for i in range(1_000_000):
-            stream.write(json.dumps({"id": i, "text": f"row {i} " + "x" * 55, "label": "ABCDEF"[i % 6]}) + "\n")
-    commands = ([sys.executable, "-m", "mltools", "perturb", "-q", str(rows)], ["jq", "-c", ".", str(rows)])
+    """On 1,000,000 rows of about 100 bytes."""
+    rows = ({"id": i, "text": f"row {i} " + "x" * 55, "label": "ABCDEF"[i % 6]} for i in range(1_000_000))
+    return time_lines("perturb", bench, rows, repeats)
+
+
+def time_mcog(bench: Bench, repeats: int) -> Timing:
+    """On 1,000,000 records of layers, in 83,334 groups."""
+    rows = (
+        {"tool": "grads", "layer": i % 12 + 1, "layers": 12, "score": (i * 7919 % 1000 + 1) / 1000, "run": i // 12}
+        for i in range(1_000_008)
+    )
+    return time_lines("mcog", bench, rows, repeats, "--by", "run")
+
+
+def time_correlate(bench: Bench, repeats: int) -> Timing:
+    """On 1,000,000 records of layers, two models to be correlated over 41,667 data sets."""
+    rows = (
+        {
+            **{"tool": "grads", "layer": i % 12 + 1, "layers": 12, "score": (i * 7919 % 1000 + 1) / 1000},
+            **{"model": "ab"[i // 12 % 2], "dataset": i // 24},
+        }
+        for i in range(1_000_008)
+    )
+    return time_lines(
+        "correlate", bench, rows, repeats, "--pivot", "model", "--value", "score", "--on", "dataset,layer"
+    )
+
+
+def time_lines(tool: str, bench: Bench, rows: Iterable[dict[str, Any]], repeats: int, *options: str) -> Timing:
+    """Whole processes: a command against `jq -c .` on the same file; CPU seconds of the children."""
+    path = bench.scratch / f"{tool}.jsonl"
+    with path.open("w") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    commands = ([sys.executable, "-m", "mltools", tool, "-q", *options, str(path)], ["jq", "-c", ".", str(path)])
     pairs = [(child_seconds(commands[0]), child_seconds(commands[1])) for _ in range(repeats)]
-    timing = summarise("perturb", bench, pairs, notes="against `jq -c .`, whole processes")
+    timing = summarise(tool, bench, pairs, notes="against `jq -c .` on the same file, whole processes")
     timing.rows = 1_000_000
     return timing
 
@@ -369,9 +436,12 @@ def child_seconds(command: list[str]) -> float:
 
 TOOLS: dict[str, Callable[[Bench, int], Timing]] = {
     "perturb": time_perturb,
+    "mcog": time_mcog,
+    "correlate": time_correlate,
     "finetune": time_finetune,
     "swap": time_swap,
     "retrain": time_retrain,
+    "retrain-released": partial(time_retrain, evaluate=True),
     "grads": time_grads,
     "states": time_states,
     "probe": time_probe,
@@ -398,29 +468,34 @@ def packaged_model() -> str:
 
 
 def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, float]]:
-    rows = TREC if TREC.exists() else QUESTIONS
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(arguments.model or packaged_model(), rows, arguments.rows, Path(scratch))
+        bench = Bench(arguments.model or packaged_model(), arguments.data, arguments.rows, Path(scratch))
         for tool in arguments.tools.split(","):
             yield TOOLS[tool](bench, arguments.repeats), bench.rate
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="trec")
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--model", default=None)
-    parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON")
+    parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")
     arguments = parser.parse_args()
-    timings = []
+    model = Path(arguments.model).name if arguments.model else "MiniLM"
     for timing, rate in run(arguments):
-        timings.append({**asdict(timing), "matrix_rate": rate})
-        print(json.dumps({k: v for k, v in timings[-1].items() if k not in ("ratios", "extra")}), flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    if arguments.out:
-        report = {"machine": machine(), "peak_mib": peak, "model": arguments.model or "MiniLM", "timings": timings}
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+        kept = {"model": model, "data": arguments.data, **asdict(timing), "matrix_rate": rate}
+        print(json.dumps({key: value for key, value in kept.items() if key != "ratios"}), flush=True)
+        if arguments.out:
+            keep(arguments.out, kept)
+
+
+def keep(path: Path, timing: dict[str, Any]) -> None:
+    """Put a timing into a file of figures, in place of an earlier one of the same tool."""
+    report = json.loads(path.read_text()) if path.exists() else {"timings": []}
+    others = [old for old in report["timings"] if old["tool"] != timing["tool"]]
+    path.write_text(json.dumps({"machine": machine(), "timings": [*others, timing]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,12 @@ def retrain(
     measured: Sequence[int],
     layers: int,
     epochs: int,
+    after_epochs: Sequence[int] = (),
 ) -> None:
-    """Every window anew: reset it, train it with head on the whole model's forward and backward, predict."""
+    """Every window anew: reset it, train it with head on the whole model's forward and backward, predict.
+
+    The rows `after_epochs` are predicted after every epoch too: training and held-out rows, as was run.
+    """
     from transformers import get_linear_schedule_with_warmup
 
     base, reset = noisy.state_dict(), pretrained.state_dict()
@@ -119,6 +123,8 @@ def retrain(
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimiser.step()
                     scheduler.step()
+                if after_epochs:
+                    predict(model, tokenizer, [texts[i] for i in after_epochs])
             predict(model, tokenizer, [texts[i] for i in measured])
 
 
