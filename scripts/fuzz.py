@@ -1,7 +1,8 @@
 """Fuzz the readers: `fuzz.py rows --runs 400000`. No input may end in anything but an error meant for people.
 
-With atheris (coverage-guided) where it is installed, else with mutations of the corpus at random. An input that takes
-over 5 s or 2 GiB ends the run too. What atheris finds interesting goes to --keep DIR; faults to the folder it runs in.
+With atheris (coverage-guided) where it is installed, else with mutations of the corpus at random, in child processes.
+An input that takes over 5 s or 2 GiB, or ends its process, ends the run too. What atheris finds interesting goes to
+--keep DIR; faults to the folder it runs in.
 """
 
 import argparse
@@ -10,8 +11,10 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -44,37 +47,67 @@ def with_atheris(target: str, runs: int, seed: int, keep: Path | None) -> None:
     atheris.Fuzz()
 
 
-def with_mutations(target: str, runs: int, seed: int) -> None:
+def with_mutations(target: str, runs: int, seed: int, jobs: int) -> None:
+    """Feed mutations at random to child processes, so that an input that ends its process is known too."""
+    context = get_context("spawn")
+    start = time.monotonic()
+    shares = [range(job * runs // jobs, (job + 1) * runs // jobs) for job in range(jobs)]
+    children = []
+    for share in shares:
+        state = context.Array("q", [share.start, 0])
+        child = context.Process(target=feed, args=(target, share, seed, state))
+        child.start()
+        children.append((child, state))
+    faults = []
+    for child, state in children:
+        child.join()
+        if child.exitcode:
+            faults.append(Path(f"fault-{target}-{seed}-{state[0]}"))
+            faults[-1].write_bytes(mutation(target, seed, state[0]))
+    refused, peak = sum(state[1] for _, state in children), _peak(resource.RUSAGE_CHILDREN)
+    print(f"{target}: {runs} inputs, {refused} refused, {time.monotonic() - start:.0f} s, peak {peak} MiB")
+    if faults:
+        raise SystemExit(f"faults: {' '.join(map(str, faults))}")
+
+
+def feed(target: str, share: range, seed: int, state: Any) -> None:
+    """Feed some inputs to the target; `state` tells the number of the present one, and how many were refused."""
     import fuzz_targets
 
-    def too_slow(*_: object) -> None:
-        raise TimeoutError(f"over {SECONDS} s")
-
-    signal.signal(signal.SIGALRM, too_slow)
-    generator = random.Random(seed)
-    corpus = [path.read_bytes() for path in sorted((fuzz_targets.CORPUS / target).iterdir())]
-    fuzz_targets.run(target, corpus[0])  # the first one imports
-    start, refused = time.monotonic(), 0
-    for number in range(runs):
-        data = mutate(generator, corpus)
+    fuzz_targets.run(target, corpus_of(target)[0])  # the first one imports
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever library it is in
+    for number in share:
+        state[0] = number
         signal.alarm(SECONDS)
-        try:
-            refused += fuzz_targets.run(target, data) is not None
-        except BaseException:
-            Path(f"fault-{target}-{number}").write_bytes(data)
-            raise
+        state[1] += fuzz_targets.run(target, mutation(target, seed, number)) is not None
         signal.alarm(0)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    assert peak < MEBIBYTES, f"{peak} MiB"
-    print(f"{target}: {runs} inputs, {refused} refused, {time.monotonic() - start:.0f} s, peak {peak} MiB")
+        assert _peak(resource.RUSAGE_SELF) < MEBIBYTES
 
 
-def mutate(generator: random.Random, corpus: list[bytes]) -> bytes:
+def _peak(who: int) -> int:
+    return resource.getrusage(who).ru_maxrss // 1024
+
+
+@cache
+def corpus_of(target: str) -> list[bytes]:
+    """Read the corpus of a target."""
+    import fuzz_targets
+
+    return [path.read_bytes() for path in sorted((fuzz_targets.CORPUS / target).iterdir())]
+
+
+def mutation(target: str, seed: int, number: int) -> bytes:
+    """Make the input of a number, which is always the same."""
+    changes = BINARY_CHANGES if target == "parquet" else TEXT_CHANGES
+    return mutate(random.Random(f"{seed}-{number}"), corpus_of(target), changes)
+
+
+def mutate(generator: random.Random, corpus: list[bytes], changes: Sequence["Change"]) -> bytes:
     """Change an input of the corpus a few times: bytes, cuts, repetitions, pieces of others, odd numbers."""
     data = bytearray(generator.choice(corpus))
-    for _ in range(generator.randint(1, 6)):
+    for _ in range(generator.choice((1, 1, 1, 2, 3, 4, 5, 6))):
         at = generator.randint(0, len(data))
-        CHANGES[generator.randrange(len(CHANGES))](generator, data, at, corpus)
+        generator.choice(changes)(generator, data, at, corpus)
     return bytes(data[:4096])
 
 
@@ -123,7 +156,24 @@ def _odd(generator: random.Random, data: bytearray, at: int, _: list[bytes]) -> 
         data[colon + 1 : end] = generator.choice(ODD)
 
 
-CHANGES: tuple[Change, ...] = (_byte, _cut, _repeat, _splice, _odd, _odd)
+def _flip(generator: random.Random, data: bytearray, at: int, _: list[bytes]) -> None:
+    data[at : at + 1] = bytes(byte ^ 1 << generator.randrange(8) for byte in data[at : at + 1])
+
+
+def _number(generator: random.Random, data: bytearray, at: int, _: list[bytes]) -> None:
+    """Put a whole number of any size in the place of another, seven bits a byte, as Parquet's headers have them."""
+    end = next((i + 1 for i in range(at, len(data)) if data[i] < 128), len(data))
+    value = generator.getrandbits(generator.choice((3, 8, 16, 31, 32, 33, 63, 64)))
+    digits = [value >> shift & 127 for shift in range(0, max(1, value.bit_length()), 7)]
+    data[at:end] = bytes([*(digit | 128 for digit in digits[:-1]), digits[-1]])
+
+
+def _first(generator: random.Random, data: bytearray, _: int, __: list[bytes]) -> None:
+    data[:1] = bytes([generator.randrange(256)])
+
+
+TEXT_CHANGES: tuple[Change, ...] = (_byte, _cut, _repeat, _splice, _odd, _odd)
+BINARY_CHANGES: tuple[Change, ...] = (_byte, _flip, _flip, _number, _number, _number, _cut, _repeat, _splice, _first)
 
 
 def main() -> None:
@@ -132,6 +182,7 @@ def main() -> None:
     parser.add_argument("target", choices=("rows", "parquet", "layers", "records", "tensors", "index", "config"))
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes for mutations at random")
     parser.add_argument("--keep", type=Path, help="folder for inputs that atheris finds interesting")
     parser.add_argument("--plain", action="store_true", help="mutations at random, even if atheris is there")
     options = parser.parse_args()
@@ -140,7 +191,7 @@ def main() -> None:
             return with_atheris(options.target, options.runs, options.seed, options.keep)
         except ImportError:
             sys.stderr.write("atheris is not installed: mutations at random\n")
-    with_mutations(options.target, options.runs, options.seed)
+    with_mutations(options.target, options.runs, options.seed, options.jobs)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,23 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from mltools.errors import MltoolsError
+from mltools.config import PerturbConfig
+from mltools.errors import MltoolsError, RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
+from mltools.io.provenance import Provenance
 from mltools.io.records import Records
-from mltools.io.rows import iter_blocks
+from mltools.io.rewrite import dump_row, write_parquet_rows
+from mltools.io.rows import iter_blocks, iter_rows
 from mltools.io.source import Source
+from mltools.io.tables import read_file
+from mltools.tools.inspect_file import inspect_file
 from mltools.tools.mcog import mcog
+from mltools.tools.perturb import perturb
 from mltools.windows import parse_layers, parse_windows
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -36,14 +44,56 @@ class Memory(Source):
 def rows(data: bytes) -> None:
     """JSON lines, plain or compressed; the first byte chooses the columns that are meant."""
     if data[1:5] != b"PAR1":
-        parquet(data)
+        kinds = (Columns(), Columns(label_type="str"), Columns(text=("a", "b"), label="y"))
+        _examples(Memory(data[1:]), kinds[data[0] % len(kinds)] if data else Columns())
 
 
 def parquet(data: bytes) -> None:
-    """Rows of any form. Apart, since polars ends the process at some damaged files (docs/reliability.md)."""
-    kinds = (Columns(), Columns(label_type="str"), Columns(text=("a", "b"), label="y"))
-    examples = read_examples(Memory(data[1:]), kinds[data[0] % len(kinds)] if data else Columns())
+    """A Parquet file; the first byte chooses who reads it."""
+    readers = (*FROM_STREAM, *FROM_FILE)
+    reader = readers[data[0] % len(readers)] if data else _examples
+    if reader in FROM_STREAM:
+        return reader(Memory(data[1:]))
+    with tempfile.NamedTemporaryFile(prefix="fuzz-", suffix=".parquet", dir=_memory()) as file:
+        file.write(data[1:])
+        file.flush()
+        reader(Source(file.name))
+
+
+def _examples(source: Source, columns: Columns = Columns()) -> None:
+    examples = read_examples(source, columns)
     assert len(examples) == len(examples.texts("|")) == len(set(examples.ids))
+
+
+def _records(source: Source) -> None:
+    for record, tags in mcog(Records(source, block.numbers, block.values) for block in iter_blocks(source)):
+        json.dumps([record.m_cog, tags], allow_nan=False)
+
+
+def _inspected(source: Source) -> None:
+    json.dumps(asdict(inspect_file(source.path)), allow_nan=False)
+
+
+def _prepared(source: Source) -> None:
+    assert all(place for place, _ in read_file(Path(source.path), []))
+
+
+def _perturbed(source: Source) -> None:
+    """As JSON lines, and as Parquet again, which must be readable."""
+    rows = list(perturb(source, Columns(), PerturbConfig()))
+    with contextlib.suppress(RowsError):
+        b"\n".join(dump_row(row) for row in rows if isinstance(row, dict))
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory()) as name:
+        path = Path(name) / "noisy.parquet"
+        write_parquet_rows(path, rows, source, "label", Provenance("perturb", {}))
+        assert len(list(iter_rows(Source(path)))) == len(rows)
+
+
+FROM_STREAM: tuple[Callable[[Source], None], ...] = (
+    _examples,
+    partial(_examples, columns=Columns(text=("a", "b"), label="y", label_type="str")),
+)
+FROM_FILE = (_records, _inspected, _prepared, _perturbed)
 
 
 def layers(data: bytes) -> None:
@@ -72,7 +122,6 @@ def _blocks(data: bytes) -> Iterator[Records]:
 def tensors(data: bytes) -> None:
     """A safetensors file: as states, and as whatever it may be."""
     from mltools.io.states import open_states
-    from mltools.tools.inspect_file import inspect_file
 
     with tempfile.NamedTemporaryFile(prefix="fuzz-", suffix=".safetensors", dir=_memory()) as file:
         file.write(data)

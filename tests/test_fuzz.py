@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -56,6 +58,42 @@ def test_layers(data: bytes) -> None:
 @given(st.binary(max_size=300) | lines(record_columns))
 def test_records(data: bytes) -> None:
     run("records", data)
+
+
+@QUICK
+@given(
+    st.integers(0, 5),
+    st.sampled_from(["plain", "nested", "deltas", "version-2"]),
+    st.integers(4, 2000),
+    st.binary(min_size=1, max_size=40),
+)
+def test_parquet(reader: int, name: str, at: int, piece: bytes) -> None:
+    """Bytes written over a file, for each reader."""
+    data = bytearray((CORPUS / "parquet" / name).read_bytes())
+    at %= len(data)
+    data[at : at + len(piece)] = piece
+    run("parquet", bytes([reader]) + bytes(data[1:]))
+
+
+@pytest.mark.parametrize("words", ["perturb", "mcog", "inspect", "prepare sst2 --from"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (CORPUS / "parquet").glob("ends-polars-*")))
+def test_damaged_parquet_is_one_line_and_status_3(cli: Cli, tmp_path: Path, name: str, words: str) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes((CORPUS / "parquet" / name).read_bytes()[1:])
+    result = cli(*words.split(), path)
+    assert (result.code, result.out, result.err.count("\n")) == (3, "", 1), result.err
+    assert "rows.parquet: not a readable Parquet file" in result.err
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.int64()])
+def test_parquet_that_unpacks_to_far_too_much(cli: Cli, tmp_path: Path, kind: pa.DataType) -> None:
+    """Three million rows in a few kilobytes."""
+    path = tmp_path / "rows.parquet"
+    rows = pa.nulls(3_000_000, kind)
+    pq.write_table(pa.table({"text": rows, "label": rows}), path)
+    assert path.stat().st_size < 20_000
+    result = cli("perturb", path)
+    assert result.code == 3 and "it unpacks to over 1000 times its size" in result.err
 
 
 headers = st.dictionaries(
