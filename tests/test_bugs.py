@@ -63,6 +63,11 @@ def test_b01_self_check_notices_a_model_that_mixes_the_rows_of_a_batch(
     monkeypatch.setattr(checkpoint.runner.model, "forward", mixing)
     with pytest.raises(CheckpointError, match="self-check failed: a row's logits alone and batched differ by"):
         self_check(checkpoint.runner, encoded)
+    monkeypatch.setattr(checkpoint.runner.model, "forward", forward)
+    tail = checkpoint.runner.tail
+    monkeypatch.setattr(checkpoint.runner, "tail", lambda *arguments: 1.1 * tail(*arguments))
+    with pytest.raises(CheckpointError, match="self-check failed: a row's logits alone and replayed differ by"):
+        self_check(checkpoint.runner, encoded)
 
 
 def test_b11_auto_is_never_mps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,17 +53,26 @@ def predict(
 def self_check(runner: Runner, encoded: Encoded) -> None:
     """Check on the shortest and the longest row that a row alone and in a padded batch gives the same logits.
 
+    Three passes: the recorded one of the batch, which must also give its logits when its end is replayed, and two.
+
     Raises:
         CheckpointError: it does not; results would depend on the batch.
     """
     rows = np.unique([int(encoded.lengths.argmin()), int(encoded.lengths.argmax())])
-    together = predict(runner, encoded, rows, len(rows))
-    alone = np.concatenate([predict(runner, encoded, rows[i : i + 1], 1) for i in range(len(rows))])
-    recording = runner.record(encoded.batch(rows, runner.device))
-    replayed = runner.tail(recording, recording.states[-1]).float().cpu().numpy()
-    scale = max(1.0, float(np.abs(alone).max()))
-    for name, other in (("batched", together), ("replayed", replayed)):
-        gap = float(np.abs(other - alone).max())
+    was_training = runner.model.training
+    runner.model.eval()
+    alone = torch.cat([runner.forward(encoded.batch(rows[i : i + 1], runner.device)) for i in range(len(rows))]).float()
+    batched: list[Tensor] = []
+    handle = runner.model.register_forward_hook(lambda _, __, output: batched.append(output.logits))
+    try:
+        recording = runner.record(encoded.batch(rows, runner.device))
+    finally:
+        handle.remove()
+    replayed = runner.tail(recording, recording.states[-1])
+    runner.model.train(was_training)
+    scale = max(1.0, float(alone.abs().max()))
+    for name, other in (("batched", batched[0]), ("replayed", replayed)):
+        gap = float((other.float() - alone).abs().max())
         if not gap <= CHECK_TOLERANCE * scale:
             raise CheckpointError(
                 f"self-check failed: a row's logits alone and {name} differ by {gap:.3g}; results of this model "
