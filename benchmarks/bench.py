@@ -41,7 +41,8 @@ from mltools.io.examples import Examples, read_examples
 from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import open_states
-from mltools.model.checkpoints import open_checkpoint, save_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.tools.centroid import centroid
 from mltools.tools.finetune import finetune
 from mltools.tools.grads import choose_rows, measure

@@ -27,7 +27,7 @@ from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
 from mltools.io.states import open_states
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.tools.centroid import centroid
 from mltools.tools.grads import grads
 from mltools.tools.probe import probe

@@ -145,7 +145,7 @@ def index(data: bytes) -> None:
 
 def config(data: bytes) -> None:
     """The config.json of a tiny checkpoint, opened without reading its weights."""
-    from mltools.model.checkpoints import open_outline
+    from mltools.model.checkpoint_loading import open_outline
 
     open_outline(str(_with_config(data)))
 

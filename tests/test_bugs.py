@@ -19,7 +19,7 @@ from conftest import Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.batches import Encoded, last_real
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.device import find_device
 from mltools.model.inference import predict, self_check
 

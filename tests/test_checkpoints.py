@@ -17,7 +17,9 @@ from conftest import Cli, save_tiny
 from mltools.errors import CheckpointError, MltoolsError, NotFoundError
 from mltools.io.provenance import Provenance
 from mltools.model.checkpoint_files import locate
-from mltools.model.checkpoints import check_same, open_checkpoint, save_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_pairs import check_same
+from mltools.model.checkpoint_saving import save_checkpoint
 
 Tiny = Callable[..., Path]
 Change = Callable[[Path], object]

@@ -22,7 +22,7 @@ from torch import Tensor
 from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig, RetrainConfig
 from mltools.io.examples import read_examples
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training

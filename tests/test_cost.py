@@ -12,7 +12,7 @@ import torch
 
 from conftest import Cli, Result, Shell, toy_rows, write_jsonl
 from mltools.io.examples import read_examples
-from mltools.model.checkpoints import open_outline
+from mltools.model.checkpoint_loading import open_outline
 from mltools.model.cost import WorkItem, measure_rate, price, read_shape
 
 Tiny = Callable[..., Path]
@@ -99,7 +99,7 @@ def test_items_together_are_the_whole(shell: Shell, tiny: Tiny, noisy_rows: Path
 
 def test_shape_is_that_of_the_model(tiny: Tiny, tmp_path: Path) -> None:
     """Shapes without weights: as in the live model, for an encoder and decoders of other builds."""
-    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.checkpoint_loading import open_checkpoint
 
     rows = read_examples(write_jsonl(tmp_path / "rows.jsonl", toy_rows(8)))
     for architecture in ("bert", "gpt2", "llama"):

@@ -291,7 +291,7 @@ def test_b23_weights_that_are_overwritten_during_a_run_do_not_matter(tiny: Tiny,
     import torch
 
     from mltools.errors import CheckpointError
-    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.checkpoint_loading import open_checkpoint
 
     folder = Path(shutil.copytree(tiny("bert", 1), tmp_path / "model"))
     checkpoint = open_checkpoint(str(folder))
@@ -309,7 +309,7 @@ def test_b23_weights_that_are_overwritten_during_a_run_do_not_matter(tiny: Tiny,
 def test_checkpoint_replaced_while_it_is_opened(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mltools.errors import CheckpointError
     from mltools.model.blocks import find_blocks
-    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.checkpoint_loading import open_checkpoint
 
     folder = Path(shutil.copytree(tiny("bert", 1), tmp_path / "model"))
 
@@ -318,7 +318,7 @@ def test_checkpoint_replaced_while_it_is_opened(tiny: Tiny, tmp_path: Path, monk
         (tmp_path / "new").replace(folder / "model.safetensors")
         return find_blocks(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("mltools.model.checkpoints.find_blocks", replace)
+    monkeypatch.setattr("mltools.model.checkpoint_loading.find_blocks", replace)
     with pytest.raises(CheckpointError, match="its files changed while they were read"):
         open_checkpoint(str(folder)).digest()
 

@@ -17,7 +17,7 @@ from mltools.config import GradsConfig, resolve
 from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.tools.grads import Gradients, Tensors, choose_rows, find_tensors, grads, records, scores, tensor_sums
 
 Tiny = Callable[..., Path]

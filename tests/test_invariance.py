@@ -25,7 +25,7 @@ from mltools.config import FinetuneConfig, GradsConfig, RetrainConfig, StatesCon
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
 from mltools.tools.finetune import finetune

@@ -19,7 +19,9 @@ from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
 from mltools.model.blocks import HEAD
-from mltools.model.checkpoints import Checkpoint, open_checkpoint, save_checkpoint
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.training import epoch_batches
 from mltools.tools.retrain import retrain, split_rows
 from mltools.tools.swap import swap

@@ -21,7 +21,7 @@ from mltools.io.examples import read_examples
 from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.tools.states import open_for_states, read_table, states
 
 Tiny = Callable[..., Path]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
 from mltools.io.examples import read_examples
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.tools.swap import SwapResult, swap, window_logits
 from mltools.windows import Window, all_windows

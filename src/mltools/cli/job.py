@@ -48,7 +48,7 @@ def rows_source(rows: str | None) -> Source:
 
 def shape_of(checkpoint: str, examples: Examples, max_length: int, blocks: str | None) -> "Shape":
     """Read what decides the cost of a checkpoint on rows, for --dry-run."""
-    from mltools.model.checkpoints import open_outline
+    from mltools.model.checkpoint_loading import open_outline
     from mltools.model.cost import read_shape
 
     return read_shape(open_outline(checkpoint, blocks), examples, max_length)

@@ -93,7 +93,7 @@ def retrain(
 
     from mltools.io.examples import read_examples
     from mltools.io.records import read_records
-    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.checkpoint_loading import open_checkpoint
     from mltools.model.device import set_threads
     from mltools.tools.retrain import plan
     from mltools.tools.retrain import retrain as tool

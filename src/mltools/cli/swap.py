@@ -71,7 +71,7 @@ def swap(
 
     from mltools.io.examples import read_examples
     from mltools.io.records import read_records
-    from mltools.model.checkpoints import open_checkpoint
+    from mltools.model.checkpoint_loading import open_checkpoint
     from mltools.model.device import set_threads
     from mltools.tools.swap import SwapResult, plan, write_mixed, write_per_row
     from mltools.tools.swap import swap as tool

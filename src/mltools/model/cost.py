@@ -23,7 +23,7 @@ from mltools.config import TrainingConfig
 from mltools.io.examples import Examples
 from mltools.io.kinds import WorkRecord
 from mltools.model.blocks import EMBEDDINGS, parse_freeze
-from mltools.model.checkpoints import Outline
+from mltools.model.checkpoint import Outline
 
 MEASURE_SECONDS = 0.2
 MEASURE_TOKENS = 2048

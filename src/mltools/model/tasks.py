@@ -21,7 +21,7 @@ from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.model.batches import Encoded
 from mltools.model.blocks import HEAD, POOLER, parse_freeze, pooler_weights
-from mltools.model.checkpoints import Checkpoint
+from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
 from mltools.model.runner import Runner

@@ -29,7 +29,9 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import EpochRecord
 from mltools.io.provenance import Provenance, plain
 from mltools.model.batches import Encoded
-from mltools.model.checkpoints import Checkpoint, check_unchanged, open_checkpoint, save_checkpoint
+from mltools.model.checkpoint import Checkpoint, check_unchanged
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.classes import class_names, target_indices
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads

@@ -19,7 +19,8 @@ from mltools.errors import TrainingError, UsageError
 from mltools.io.atomic import atomic_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance
 from mltools.io.tensors import open_tensors, read_metadata, write_tensors
-from mltools.model.checkpoints import Checkpoint, write_checkpoint
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_saving import write_checkpoint
 from mltools.model.training import Training
 
 MEMORISED = "memorised"

@@ -18,7 +18,7 @@ from mltools.draw import ranked
 from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import HalfRecord
-from mltools.model.checkpoints import open_checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads

@@ -27,7 +27,9 @@ from mltools.io.rows import shown as in_json
 from mltools.io.tensors import open_tensors, write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, check_unchanged, open_checkpoint
+from mltools.model.checkpoint import Checkpoint, check_unchanged
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_pairs import check_same
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads

@@ -11,8 +11,9 @@ from torch import Tensor
 from mltools.io.kinds import CheckpointRecord, DifferenceRecord, PartOfCheckpoint
 from mltools.io.provenance import CHECKPOINT_FILE
 from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, block_parts
+from mltools.model.checkpoint import NO_LIMIT, Checkpoint
 from mltools.model.checkpoint_files import stored_types
-from mltools.model.checkpoints import NO_LIMIT, Checkpoint, examine_checkpoint
+from mltools.model.checkpoint_loading import examine_checkpoint
 
 Tensors = Mapping[str, Tensor]
 

@@ -21,7 +21,8 @@ from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record
 from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
-from mltools.model.checkpoints import Checkpoint, check_same
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_pairs import check_same
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import CHECK_TOLERANCE, Logits, predict, predictions, self_check

@@ -20,7 +20,8 @@ from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
-from mltools.model.checkpoints import Checkpoint, open_checkpoint
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import self_check
 from mltools.model.runner import Pooling

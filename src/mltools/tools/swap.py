@@ -22,7 +22,9 @@ from mltools.io.provenance import Provenance
 from mltools.io.records import Record
 from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import BlockStack, select_part
-from mltools.model.checkpoints import Checkpoint, check_same, save_checkpoint
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_pairs import check_same
+from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE, self_check

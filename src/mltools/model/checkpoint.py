@@ -1,0 +1,142 @@
+"""An opened checkpoint: its model, tokenizer, blocks and classes, and how it turns text into tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mltools import console
+from mltools.errors import CheckpointError
+from mltools.io.examples import Examples
+from mltools.io.provenance import Provenance, folder_digest, folder_stamp
+from mltools.model.batches import Batch, Encoded
+from mltools.model.blocks import BlockStack, Part, call_order
+from mltools.model.runner import Runner
+
+NO_LIMIT = 1_000_000
+
+
+@dataclass
+class Outline:
+    """What a checkpoint is without its weights: the model (perhaps on the meta device), its tokenizer and blocks."""
+
+    name: str
+    folder: Path
+    model: Any
+    tokenizer: Any
+    stack: BlockStack
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers L."""
+        return len(self.stack)
+
+    @property
+    def width(self) -> int:
+        """Width d of the hidden states."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names in the order of the logits."""
+        return [str(self.model.config.id2label[i]) for i in range(self.model.config.num_labels)]
+
+    @property
+    def separator(self) -> str:
+        """What joins text columns: the tokenizer's separator, else end-of-sequence if it opens rows, else `|`."""
+        if self.tokenizer.sep_token:
+            return str(self.tokenizer.sep_token)
+        eos = self.tokenizer.eos_token
+        opens_with_eos = eos is not None and self.tokenizer("a")["input_ids"][:1] == [self.tokenizer.eos_token_id]
+        return str(eos) if opens_with_eos else "|"
+
+    def encode(self, examples: Examples, max_length: int) -> Encoded:
+        """Tokenise all rows once, one segment, cut at `max_length` and at what the model can take."""
+        separator = examples.columns.separator or self.separator
+        return encode(self.tokenizer, examples.texts(separator), self.limit(max_length), self.model.config.vocab_size)
+
+    def limit(self, max_length: int) -> int:
+        """Give the longest row, in tokens, that neither the option nor the model forbids."""
+        limits = [max_length]
+        if (self.tokenizer.model_max_length or NO_LIMIT) < NO_LIMIT:
+            limits.append(self.tokenizer.model_max_length)
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        if isinstance(positions, int) and positions > 0:
+            limits.append(positions - _position_offset(self.model, positions))
+        return min(limits)
+
+
+@dataclass
+class Checkpoint(Outline):
+    """An opened checkpoint: the live model in float32 (or as asked), its tokenizer, blocks and parts."""
+
+    runner: Runner
+    parts: dict[str, Part]
+    saved_dtype: torch.dtype
+    saved_settings: dict[str, Any]
+    fresh: frozenset[str] = frozenset()
+    """Weights that were not in the files, or of another size there, so are random: of a fresh head."""
+    stamp: Sequence[object] = ()
+    """Tells the files as they were just before they were read."""
+
+    def head_modules(self) -> list[nn.Module]:
+        """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""
+        _, after = call_order(self.model, self.stack, lambda: short_pass(self.runner))
+        return [module for name, module in self.model.named_modules() if name in after]
+
+    def digest(self) -> dict[str, str]:
+        """Name and digest of this input, for provenance.
+
+        Raises:
+            CheckpointError: the files are not those that were read.
+        """
+        digest = folder_digest(self.folder)
+        if folder_stamp(self.folder) != self.stamp:
+            raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
+        return {"path": self.name, "sha256": digest}
+
+
+def _position_offset(model: nn.Module, positions: int) -> int:
+    """How many of the position embeddings rows cannot use (RoBERTa's padding convention)."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module.num_embeddings == positions and module.padding_idx is not None:
+            return module.padding_idx + 1
+    return 0
+
+
+def encode(tokenizer: Any, texts: Sequence[str], max_length: int, vocabulary: int) -> Encoded:
+    """Tokenise texts; see `Encoded`. Special tokens on, token types not used."""
+    ids = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+    candidates = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    empty = next((token for token in candidates if token is not None), 0)
+    highest = max((max(row) for row in ids if row), default=0)
+    if highest >= vocabulary:
+        raise CheckpointError(
+            f"the tokenizer gives token {highest}, but the model has embeddings for 0-{vocabulary - 1} only; "
+            "tokenizer and model do not belong together"
+        )
+    encoded = Encoded(ids, tokenizer.pad_token_id, vocabulary, empty)
+    if encoded.n_empty:
+        console.warn(f"{encoded.n_empty} rows without a token are kept, as one special token")
+    return encoded
+
+
+def short_pass(runner: Runner) -> Tensor:
+    """Run the model on one row of two tokens: its logits."""
+    ids = torch.ones((1, 2), dtype=torch.long, device=runner.device)
+    return runner.forward(Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids)))
+
+
+def check_unchanged(checkpoint: Checkpoint, provenance: Provenance | None, role: str) -> None:
+    """Check that the files opened are those whose digest the provenance has.
+
+    Raises:
+        CheckpointError: they changed since.
+    """
+    known = provenance.inputs.get(role) if provenance is not None else None
+    if known is not None and known["sha256"] != checkpoint.digest()["sha256"]:
+        raise CheckpointError(f"{checkpoint.name}: its files changed while they were read; run again")

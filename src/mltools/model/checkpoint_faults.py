@@ -1,0 +1,78 @@
+"""What makes a checkpoint unusable: weights missing, unexpected, of another shape or not finite; its classes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from mltools.errors import CheckpointError
+from mltools.io.rows import shown
+from mltools.model.blocks import HEAD
+from mltools.model.checkpoint import Checkpoint
+
+
+def weight_faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> Iterator[str]:
+    """Say what makes the weights unusable.
+
+    Args:
+        checkpoint: as loaded.
+        info: what transformers says of loading it: missing, unexpected and mismatched weights.
+        fresh: whether a fresh head is wanted, so that its own may be missing or of another size.
+    """
+
+    def counts(key: str) -> bool:
+        return not fresh or checkpoint.parts.get(key, HEAD) != HEAD
+
+    missing = [key for key in sorted(info["missing_keys"]) if counts(key)]
+    if fresh and not missing and _looks_untrained(info, checkpoint):
+        missing = sorted(info["missing_keys"])
+    shapes = {key: (tuple(stored), tuple(wanted)) for key, stored, wanted in info["mismatched_keys"] if counts(key)}
+    mismatched = [f"{key} is {shapes[key][0]}, not {shapes[key][1]}" for key in sorted(shapes)]
+    unexpected = sorted(info["unexpected_keys"])
+    if fresh and not missing:
+        unexpected = [key for key in unexpected if _of_a_block(key, checkpoint.stack.path)]
+    for what, keys in (("missing", missing), ("of another shape", mismatched), ("not expected", unexpected)):
+        if keys:
+            hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
+            yield f"{len(keys)} weights are {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''}){hint}"
+    bad = [n for n, p in checkpoint.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    if bad:
+        yield f"{len(bad)} weights hold NaN or infinity (first: {bad[0]})"
+
+
+def check_classes(checkpoint: Checkpoint) -> None:
+    """Check that there are two classes or more, each named once.
+
+    Raises:
+        CheckpointError: there are not.
+    """
+    labels = checkpoint.labels
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise CheckpointError(f"{checkpoint.name}: config.json names two classes {shown(twice)}")
+    if len(labels) < 2:
+        raise CheckpointError(f"{checkpoint.name}: one output only; a classifier needs two classes")
+
+
+def _of_a_block(key: str, path: str) -> bool:
+    """Whether an unexpected weight is that of a block, whether or not the base model's prefix is on it."""
+    return any(key.startswith(f"{tail}.") for tail in (path, path.partition(".")[2]) if tail)
+
+
+def _looks_untrained(info: dict[str, Any], checkpoint: Checkpoint) -> bool:
+    """Whether nothing but fresh weights is there: every parameter is missing."""
+    return len(info["missing_keys"]) >= len(checkpoint.parts)
+
+
+def _prefix_hint(missing: list[str], unexpected: list[str]) -> str:
+    """If unexpected keys are the missing ones under another prefix, say which."""
+    for key in missing:
+        for other in unexpected:
+            if other.endswith("." + key):
+                return f'; the file has them with "{other[: -len(key)]}" in front: rename them'
+            if key.endswith("." + other):
+                return f'; the file has them without "{key[: -len(other)]}" in front: rename them'
+            tail = key.partition(".")[2]
+            if tail and other.endswith("." + tail):
+                return f'; the file has "{other}" where "{key}" is wanted: rename them'
+    return ""

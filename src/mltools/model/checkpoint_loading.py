@@ -1,0 +1,207 @@
+"""Opening checkpoints strictly.
+
+safetensors only: nothing is unpickled, no code from a checkpoint runs, and a missing or unexpected weight is
+an error, never a fresh random one (except a head that is asked for).
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from mltools import console
+from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
+from mltools.io.provenance import folder_stamp
+from mltools.model.blocks import HEAD, find_blocks, find_parts
+from mltools.model.checkpoint import Checkpoint, Outline, short_pass
+from mltools.model.checkpoint_faults import check_classes, weight_faults
+from mltools.model.checkpoint_files import check_files, locate
+from mltools.model.runner import Runner
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+SLACK = 100_000_000
+"""Numbers that a model may need beyond twice those of its files: fresh heads, tables that are not saved."""
+
+
+def open_checkpoint(
+    name: str,
+    *,
+    device: torch.device | None = None,
+    fresh_head: Sequence[str] | None = None,
+    blocks: str | None = None,
+) -> Checkpoint:
+    """Open a checkpoint as a sequence classifier in float32, eval mode.
+
+    Args:
+        name: a folder or a hub repository.
+        device: where the model goes; CPU by default.
+        fresh_head: class names for a new head (drawn from torch's global generator, which the caller seeds).
+            A head of that very size in the checkpoint is taken instead; `fresh` of the result tells.
+            None requires the checkpoint to have its head.
+        blocks: module path of the block list (`--blocks`).
+
+    Raises:
+        NotFoundError: no such folder or repository.
+        CheckpointError: files, weights or architecture that cannot be used.
+    """
+    checkpoint, info = _open(name, device, fresh_head, blocks)
+    fault = next(weight_faults(checkpoint, info, fresh_head is not None), None)
+    if fault is not None:
+        raise CheckpointError(f"{name}: {fault}")
+    check_classes(checkpoint)
+    return checkpoint
+
+
+def open_outline(name: str, blocks: str | None = None) -> Outline:
+    """Open a checkpoint without reading a weight, for its shapes and its tokenizer.
+
+    Raises:
+        NotFoundError, CheckpointError: as `open_checkpoint`, where no weight need be looked at.
+    """
+    folder = locate(name)
+    sizes = check_files(folder, name)
+    config = _load_config(folder, name)
+    model = _outline(config, sizes, name)
+    with _blaming(name, "cannot be loaded as a sequence classifier"):
+        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+    return Outline(name, folder, model, _load_tokenizer(folder, name), stack)
+
+
+def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint, list[str]]:
+    """Open a checkpoint for a look at it, with or without a head, on the CPU; else as `open_checkpoint`.
+
+    Returns:
+        The checkpoint, and what makes its weights unusable: missing, unexpected or not finite.
+
+    Raises:
+        NotFoundError, CheckpointError: there is nothing to look at.
+    """
+    checkpoint, info = _open(name, None, None, blocks)
+    headless = bool(checkpoint.fresh) and all(checkpoint.parts.get(key, HEAD) == HEAD for key in checkpoint.fresh)
+    return checkpoint, list(weight_faults(checkpoint, info, headless))
+
+
+def _open(
+    name: str, device: torch.device | None, fresh_head: Sequence[str] | None, blocks: str | None
+) -> tuple[Checkpoint, dict[str, Any]]:
+    """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
+    folder = locate(name)
+    stamp = folder_stamp(folder)
+    sizes = check_files(folder, name)
+    config = _load_config(folder, name)
+    _outline(config, sizes, name)
+    if fresh_head is not None:
+        config.num_labels = len(fresh_head)
+        config.id2label = dict(enumerate(fresh_head))
+        config.label2id = {label: i for i, label in enumerate(fresh_head)}
+        config.problem_type = "single_label_classification"
+    tokenizer = _load_tokenizer(folder, name)
+    model, info, dtype = _load_model(folder, name, config)
+    saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states", "return_dict")}
+    model.config.use_cache = False
+    model.config.output_hidden_states = False
+    model.config.return_dict = True
+    if model.config.pad_token_id != tokenizer.pad_token_id:
+        if model.config.pad_token_id is not None:
+            console.warn(
+                f"{name}: config.json pads with token {model.config.pad_token_id}, the tokenizer with "
+                f"{tokenizer.pad_token_id}; pooling goes by the attention mask, so neither matters"
+            )
+        model.config.pad_token_id = tokenizer.pad_token_id
+    model.to(device or torch.device("cpu")).eval()
+    _own_weights(model)
+    with _blaming(name, "the model cannot be run"):
+        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+        runner = Runner(model, stack, model.config)
+        parts = find_parts(model, stack, lambda: short_pass(runner))
+    runner.applications = runner.passes = 0
+    replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
+    fresh = frozenset(info["missing_keys"]) | replaced
+    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)
+    return checkpoint, info
+
+
+@torch.no_grad()
+def _own_weights(model: nn.Module) -> None:
+    """Copy weights that still lie in the mapped file: whoever writes into that file must not change a running model."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()
+
+
+@contextlib.contextmanager
+def _blaming(name: str, what: str) -> Iterator[None]:
+    """Turn whatever transformers raises over a checkpoint into an error that names the checkpoint."""
+    try:
+        yield
+    except (UsageError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from None
+    except Exception as error:  # a broken checkpoint can make it raise anything
+        if OUT_OF_MEMORY in str(error):
+            raise MemoryError from error
+        raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
+
+
+def _load_config(folder: Path, name: str) -> Any:
+    with _blaming(name, "config.json cannot be used"):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
+    """Build the model without memory for its weights, unless config.json says a far larger one than the files hold.
+
+    Args:
+        config: the configuration.
+        sizes: numbers in each stored tensor.
+        name: of the checkpoint.
+
+    Raises:
+        CheckpointError: as said, or it cannot be built.
+    """
+    layers = getattr(config, "num_hidden_layers", 0)
+    if isinstance(layers, int) and layers > len(sizes):
+        raise CheckpointError(f"{name}: config.json says {layers} layers, but the files hold {len(sizes)} weights")
+    with _blaming(name, "cannot be loaded as a sequence classifier"), torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    if needed > 2 * sum(sizes) + SLACK:
+        raise CheckpointError(f"{name}: config.json says {needed:,} numbers, but the files hold {sum(sizes):,}")
+    return model
+
+
+def _load_tokenizer(folder: Path, name: str) -> Any:
+    with _blaming(name, "no usable tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+    return tokenizer
+
+
+def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any], torch.dtype]:
+    with _blaming(name, "cannot be loaded as a sequence classifier"):
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            config=config,
+            dtype="auto",
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # a head's size may change; `weight_faults` refuses all else
+        )
+        dtype = next(model.parameters()).dtype
+        return model.float(), info, dtype
+
+
+def _brief(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]
