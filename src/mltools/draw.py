@@ -1,9 +1,10 @@
 """Choosing rows by a keyed hash of (seed, id): the same choice for any order of the rows. Needs no torch."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ def keyed_hash(purpose: str, seed: int) -> Callable[[RowId], int]:
 
 def keyed_hashes(ids: Sequence[RowId], purpose: str, seed: int) -> NDArray[np.uint64]:
     """Give the `keyed_hash` of each id, (ids,)."""
-    words = np.fromiter(map(_word, ids), np.uint64, len(ids))
-    return _mix(words + np.uint64(_key(purpose, seed)))
+    return _mix(_words(ids) + np.uint64(_key(purpose, seed)))
 
 
 def ranked(ids: Sequence[RowId], purpose: str, seed: int) -> list[int]:
@@ -34,6 +34,13 @@ def ranked(ids: Sequence[RowId], purpose: str, seed: int) -> list[int]:
 
 def _key(purpose: str, seed: int) -> int:
     return _digest(f"mltools {purpose} {seed}")
+
+
+def _words(ids: Sequence[RowId]) -> NDArray[np.uint64]:
+    if set(map(type, ids)) == {int}:
+        with contextlib.suppress(OverflowError):  # wider than 64 bits
+            return np.fromiter(cast(Sequence[int], ids), np.int64, len(ids)).astype(np.uint64)
+    return np.fromiter(map(_word, ids), np.uint64, len(ids))
 
 
 def _word(row_id: RowId) -> int:

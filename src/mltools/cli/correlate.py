@@ -98,7 +98,7 @@ def correlate(
         seed=seed,
     )
     task = job.Job("correlate", config, out=out, force=force, tag=tag, provenance=provenance)
-    with task.records() as writer:
+    with job.no_collector(), task.records() as writer:
         for record, group in tool(task.read_records(records), config):
             writer.write({**vars(record), **group})
     task.finish(records=writer.n)

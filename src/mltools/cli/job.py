@@ -1,6 +1,7 @@
 """What the commands share: reading common options, the record writer, provenance and the summary line."""
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -59,6 +60,18 @@ def device_for(name: str) -> "torch.device":
     from mltools.model.device import find_device
 
     return find_device(name)
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """Let the collector of cycles rest: it would look at a million rows, which are in no cycle, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_main_process() -> bool:

@@ -41,7 +41,7 @@ def mcog(
     task = job.Job("mcog", {"by": by, "by_layer": by_layer}, out=out, force=force, tag=tag, provenance=provenance)
     results = (layers if by_layer else tool)(task.read_records(records), options.parse_names(by))
     undefined = 0
-    with task.records() as writer:
+    with job.no_collector(), task.records() as writer:
         for record, group in results:
             writer.write({**vars(record), **group})
             undefined += getattr(record, "reason", None) is not None

@@ -1,9 +1,8 @@
 """`mltools perturb`."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +13,11 @@ from mltools.config import PerturbConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.rewrite import dump_row, write_parquet_rows
-from mltools.io.rows import RawRow
 from mltools.io.source import Source
 from mltools.io.stdout import write_stdout
+
+if TYPE_CHECKING:
+    from mltools.tools.perturb import Blocks
 
 
 @command(
@@ -71,8 +72,7 @@ def perturb(
     other classes. Which ones depends on the seed and the ids only, not on the order of rows. Rows without a
     label (null or -1) pass through.
     """
-    from mltools.tools.perturb import Count
-    from mltools.tools.perturb import perturb as tool
+    from mltools.tools.perturb import Count, perturb_blocks
 
     config = resolve(
         PerturbConfig,
@@ -90,11 +90,13 @@ def perturb(
     task.check_input(source.path)
     count = Count()
     names = job.columns(None, label, None, label_type)
-    changed = tool(source, names, config, count)
-    if out is None or str(out) == "-":
-        _to_stdout(changed, line_by_line=stream)
-    else:
-        _to_file(changed, out, source, names.label, task)
+    changed = perturb_blocks(source, names, config, count)
+    with job.no_collector():
+        if out is None or str(out) == "-":
+            for lines in _lines(changed):
+                write_stdout(lines)
+        else:
+            _to_file(changed, out, source, names.label, task)
     task.used("rows", source)
     task.finish(
         rows=count.rows,
@@ -108,24 +110,25 @@ def perturb(
 CHUNK_ROWS = 4096
 
 
-def _to_stdout(rows: Iterator[RawRow], *, line_by_line: bool) -> None:
-    for lines in _chunks(rows, 1 if line_by_line else CHUNK_ROWS):
-        write_stdout(lines)
+def _lines(blocks: "Blocks") -> Iterator[bytes]:
+    """Yield the rows as JSON lines, many at a time."""
+    for block in blocks:
+        if isinstance(block, bytes):
+            yield block
+            continue
+        for start in range(0, len(block), CHUNK_ROWS):
+            yield b"".join([dump_row(row) + b"\n" for row in block[start : start + CHUNK_ROWS]])
 
 
-def _chunks(rows: Iterator[RawRow], size: int) -> Iterator[bytes]:
-    """Yield the rows as JSON lines, `size` at a time."""
-    while chunk := list(islice(rows, size)):
-        yield b"\n".join([row if isinstance(row, bytes) else dump_row(row) for row in chunk]) + b"\n"
-
-
-def _to_file(rows: Iterator[RawRow], out: Path, source: Source, label: str, task: job.Job) -> None:
+def _to_file(blocks: "Blocks", out: Path, source: Source, label: str, task: job.Job) -> None:
     if out.suffix in (".gz", ".zst"):
         raise UsageError(f"-o {out}: compressed rows are read, not written; pipe into {out.suffix[1:]} instead")
     if out.suffix == ".parquet":
-        made = list(rows)
+        from mltools.tools.perturb import one_by_one
+
+        made = list(one_by_one(blocks))
         task.used("rows", source)
         write_parquet_rows(out, made, source, label, task.provenance)
         return
     with atomic_file(out) as temporary, temporary.open("wb") as stream:
-        stream.writelines(_chunks(rows, CHUNK_ROWS))
+        stream.writelines(_lines(blocks))

@@ -124,4 +124,9 @@ class IdReader:
         if not self._seen and not any("id" in row for row in block.values):
             self._unnamed = indices.stop
             return indices
+        ids = [row.get("id") for row in block.values]
+        if not self._unnamed and set(map(type, ids)) <= {int, str}:
+            named = cast(list[RowId], ids)
+            if not self._unique or list(map(self._seen.setdefault, named, block.numbers)) == list(block.numbers):
+                return named
         return list(map(self.read, indices, block.numbers, block.values))

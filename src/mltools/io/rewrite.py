@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,19 +28,24 @@ def replace_value(line: bytes, key: str, value: bytes) -> bytes:
         key: the key, at the top level.
         value: its new value, as JSON.
     """
-    head, quoted, tail = line.partition(orjson.dumps(key))
-    if BACKSLASH not in line and quoted and quoted not in tail:  # nothing else can look like the key
-        found = SCALAR.match(tail)
+    quoted, member = _member(key)
+    if BACKSLASH not in line and line.count(quoted) == 1:  # nothing else can look like the key
+        found = member.search(line)
         if found:
-            return b"%b%b%b%b%b" % (head, quoted, tail[: found.start(1)], value, tail[found.end(1) :])
+            return line[: found.start(1)] + value + line[found.end(1) :]
     text = line.decode("utf-8")
     start, end = {name: (start, end) for name, start, end in member_spans(text)}[key]
     return text[:start].encode() + value + text[end:].encode()
 
 
 BACKSLASH = ord("\\")
-SCALAR = re.compile(rb'\s*:\s*("[^"]*"|[^][{},\s]+)')
-"""A colon and a string without escapes, number, true, false or null."""
+
+
+@cache
+def _member(key: str) -> tuple[bytes, re.Pattern[bytes]]:
+    """Give a key as JSON; and what finds it with its value, a string without escapes, number, true, false or null."""
+    quoted = orjson.dumps(key)
+    return quoted, re.compile(re.escape(quoted) + rb'\s*:\s*("[^"]*"|[^][{},\s]+)')
 
 
 def member_spans(text: str) -> Iterator[tuple[str, int, int]]:

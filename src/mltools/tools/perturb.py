@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import cache
 from itertools import chain, compress
 from math import floor
+from operator import is_, itemgetter, mod
 from typing import cast
 
 import numpy as np
@@ -42,6 +43,10 @@ class Count:
     noisy: int = 0
 
 
+Blocks = Iterator[bytes | list[Values]]
+"""Rows, many at a time: JSON lines with their ends as one text, or Parquet rows."""
+
+
 def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Count | None = None) -> Iterator[RawRow]:
     """Yield the rows with `original_label` and `noisy` added and, in noisy rows, another `label`.
 
@@ -61,8 +66,18 @@ def perturb(source: Source, columns: Columns, config: PerturbConfig, count: Coun
         UsageError: a rate outside 0-1, or options that do not go together.
         RowsError: a bad row, one class only, or rows that were perturbed before.
     """
+    yield from one_by_one(perturb_blocks(source, columns, config, count or Count()))
+
+
+def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
+    """Take blocks of rows apart."""
+    for block in blocks:
+        yield from block.split(b"\n")[:-1] if isinstance(block, bytes) else block
+
+
+def perturb_blocks(source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Blocks:
+    """Yield many rows at a time, for speed; else as `perturb`."""
     _check(config)
-    count = count if count is not None else Count()
     parts = _read(source, columns, config, count)
     if config.stream:
         yield from _stream(parts, source, columns, config, count)
@@ -85,7 +100,7 @@ def _check(config: PerturbConfig) -> None:
 
 @dataclass
 class _Part:
-    """Some rows, as columns. Of JSON lines that lack an id, all lack it (`numbered`); labels are as they were read."""
+    """Some rows, as columns. JSON lines lack their closing brace. Of those that lack an id, all do (`numbered`)."""
 
     rows: list[RawRow]
     ids: Sequence[RowId]
@@ -117,10 +132,11 @@ def _read(source: Source, columns: Columns, config: PerturbConfig, count: Count)
 
 
 def _refuse_perturbed(source: Source, block: Block) -> None:
+    columns = set().union(*block.values)
     for name in ("original_label", "noisy"):
-        for number, row in zip(block.numbers, block.values, strict=True):
-            if name in row:
-                raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
+        if name in columns:
+            number = next(number for number, row in zip(block.numbers, block.values, strict=True) if name in row)
+            raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
 
 
 def _part(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> _Part:
@@ -131,18 +147,20 @@ def _part(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Labe
             {**row, column: row[column] if label is None else label, "id": row_id} for row, row_id, label in members
         ]
         return _Part(list(rows), ids, labels, numbered)
-    lines = [line.rstrip() for line in block.lines]
+    lines = [line.rstrip()[:-1] for line in block.lines]
+    if all(map(is_, labels, map(itemgetter(column), block.values))) and (
+        numbered or all("id" in row for row in block.values)
+    ):
+        return _Part(list(lines), ids, labels, numbered)
     for index, (row, row_id, label) in enumerate(members):
         if label is not row[column] and label is not None:
             lines[index] = replace_value(lines[index], column, orjson.dumps(label))
         if not numbered and "id" not in row:
-            lines[index] = b'%b,"id":%b}' % (lines[index][:-1], orjson.dumps(row_id))
+            lines[index] += b',"id":%b' % orjson.dumps(row_id)
     return _Part(list(lines), ids, labels, numbered)
 
 
-def _exact(
-    parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count
-) -> Iterator[RawRow]:
+def _exact(parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Blocks:
     parts = list(parts)
     if config.top_classes is not None:
         kept = _top_classes(chain.from_iterable(part.labels for part in parts), config.top_classes, source)
@@ -161,30 +179,29 @@ def _exact(
     for part in parts:
         stop = start + len(part)
         here = chosen[bisect_left(chosen, start) : bisect_left(chosen, stop)]
-        yield from mark(part, {index - start: draw[index] for index in here})
+        yield mark(part, {index - start: draw[index] for index in here})
         start = stop
 
 
-def _stream(
-    parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count
-) -> Iterator[RawRow]:
+def _stream(parts: Iterable[_Part], source: Source, columns: Columns, config: PerturbConfig, count: Count) -> Blocks:
     mark = _Marker(columns.label)
-    rank, choice = keyed_hash(ROWS, config.seed), keyed_hash(LABELS, config.seed)
+    choice = keyed_hash(LABELS, config.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(config.rate)) * 2**64)
     for part in parts:
         news: Draw = {}
-        for index, (row_id, label) in enumerate(zip(part.ids, part.labels, strict=True)):
+        ranks = keyed_hashes(part.ids, ROWS, config.seed).tolist()
+        for index, (row_id, label, rank) in enumerate(zip(part.ids, part.labels, ranks, strict=True)):
             if label is None:
                 continue
             classes = classes or _named_classes(config.classes or (), [label], source)
             if label not in classes:
                 raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
-            if rank(row_id) < bound:
+            if rank < bound:
                 others = [c for c in classes if c != label]
                 news[index] = others[choice(row_id) % len(others)]
         count.noisy += len(news)
-        yield from mark(part, news)
+        yield mark(part, news)
 
 
 def _few(classes: Sequence[Label]) -> str:
@@ -229,11 +246,19 @@ def _draw_hash(
     draw: Draw = {}
     for label, members in _positions(labels, classes).items():
         n = floor(Decimal(str(config.rate)) * len(members))
-        chosen = members[ranks[members].argsort(kind="stable")[:n]].tolist()
+        chosen = members[_lowest(ranks[members], n)].tolist()
         choices = keyed_hashes([ids[index] for index in chosen], LABELS, config.seed).tolist()
         others = [c for c in classes if c != label]
         draw.update((index, others[choice % len(others)]) for index, choice in zip(chosen, choices, strict=True))
     return draw
+
+
+def _lowest(ranks: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
+    """Give the positions of the n lowest numbers; of equal ones those that stand first."""
+    if not n:
+        return np.empty(0, np.int64)
+    lowest = np.flatnonzero(ranks <= np.partition(ranks, n - 1)[n - 1])
+    return lowest[ranks[lowest].argsort(kind="stable")[:n]]
 
 
 def _draw_python(
@@ -257,23 +282,20 @@ class _Marker:
     def __init__(self, column: str) -> None:
         self._column = column
 
-    def __call__(self, part: _Part, news: Draw) -> list[RawRow]:
+    def __call__(self, part: _Part, news: Draw) -> bytes | list[Values]:
         """Mark the rows; `news` holds the new labels of the noisy ones, by position."""
         if part.rows and isinstance(part.rows[0], dict):
             return [self._values(part, index, news.get(index)) for index in range(len(part))]
-        lines = cast(list[bytes], part.rows)
         ends = {label: _end(label, part.numbered, noisy=False) for label in set(part.labels)}
-        marked: list[RawRow]
-        if part.numbered:
-            members = zip(lines, part.labels, part.ids, strict=True)
-            marked = [line[:-1] + ends[label] % row_id for line, label, row_id in members]
-        else:
-            marked = [line[:-1] + ends[label] for line, label in zip(lines, part.labels, strict=True)]
+        pieces = cast(list[bytes], [b""]) * (2 * len(part))
+        pieces[::2] = cast(list[bytes], part.rows)
+        pieces[1::2] = map(ends.__getitem__, part.labels)
         for index, new in news.items():
-            line = replace_value(lines[index], self._column, orjson.dumps(new))
-            end = _end(part.labels[index], part.numbered, noisy=True)
-            marked[index] = line[:-1] + (end % part.ids[index] if part.numbered else end)
-        return marked
+            pieces[2 * index] = replace_value(pieces[2 * index], self._column, orjson.dumps(new))
+            pieces[2 * index + 1] = _end(part.labels[index], part.numbered, noisy=True)
+        if part.numbered:
+            pieces[1::2] = map(mod, pieces[1::2], part.ids)
+        return b"".join(pieces)
 
     def _values(self, part: _Part, index: int, new: Label | None) -> Values:
         row, label = cast(Values, part.rows[index]), part.labels[index]
@@ -283,8 +305,8 @@ class _Marker:
 
 @cache
 def _end(label: Label | None, numbered: bool, *, noisy: bool) -> bytes:
-    """Give what closes a JSON line; where rows are numbered, `%d` stands in it for the number."""
-    end = b"}"
+    """Give what ends a JSON line; where rows are numbered, `%d` stands in it for the number."""
+    end = b"}\n"
     if label is not None:
-        end = b',"original_label":%b,"noisy":%b}' % (orjson.dumps(label), orjson.dumps(noisy))
+        end = b',"original_label":%b,"noisy":%b}\n' % (orjson.dumps(label), orjson.dumps(noisy))
     return b',"id":%d' + end.replace(b"%", b"%%") if numbered else end
