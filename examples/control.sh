@@ -8,7 +8,7 @@
 # classifier: a pooler could memorise too, so it stays as it was.
 #
 # In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_EPOCHS, RETRAIN_LR, BATCH,
-# MAX_LENGTH, SEED, OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
+# MAX_LENGTH, SEED, ALLOW_ABSENT (set: too few rows for noisy ones in every split of the probes will do), OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
 # of ROWS).
 # Every training is a work item of its own and is left alone if it is there already; so the script can be stopped
 # and started again.
@@ -65,7 +65,8 @@ for planted in "${placements[@]}"; do
   run mltools grads "$memorised" "$out/noisy.jsonl" --frozen "$frozen" "${reading[@]}" "${tags[@]}" \
     > "$model-grads.jsonl"
   run mltools states "$noisy" "$out/noisy.jsonl" "${reading[@]}" -o "$model.safetensors" --force
-  run mltools probe "$model.safetensors" --baseline "$frozen.safetensors" "${tags[@]}" > "$model-probe.jsonl"
+  run mltools probe "$model.safetensors" --baseline "$frozen.safetensors" ${ALLOW_ABSENT:+--allow-absent} \
+    "${tags[@]}" > "$model-probe.jsonl"
 done
 
 records=()
