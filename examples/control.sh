@@ -8,8 +8,8 @@
 # classifier: a pooler could memorise too, so it stays as it was.
 #
 # In the environment: TEXT and AUX_TEXT (text columns), EPOCHS, LR, AUX_LR, RETRAIN_EPOCHS, RETRAIN_LR, BATCH,
-# MAX_LENGTH, SEED, ALLOW_ABSENT (set: too few rows for noisy ones in every split of the probes will do), OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
-# of ROWS).
+# MAX_LENGTH, SEED, OUT (where every file stays, default: control/), TASK (its name in the records, default: the name
+# of ROWS), ALLOW_ABSENT (if set, rows may be too few for noisy ones in every part of the probes' splits).
 # Every training is a work item of its own and is left alone if it is there already; so the script can be stopped
 # and started again.
 set -euo pipefail
