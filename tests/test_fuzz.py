@@ -1,6 +1,10 @@
 """Hostile input: whatever bytes the readers get, they return or say in one line what is wrong. See scripts/fuzz.py."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,15 +89,39 @@ def test_damaged_parquet_is_one_line_and_status_3(cli: Cli, tmp_path: Path, name
     assert "rows.parquet: not a readable Parquet file" in result.err
 
 
-@pytest.mark.parametrize("kind", [pa.null(), pa.int64()])
-def test_parquet_that_unpacks_to_far_too_much(cli: Cli, tmp_path: Path, kind: pa.DataType) -> None:
-    """Three million rows in a few kilobytes."""
-    path = tmp_path / "rows.parquet"
-    rows = pa.nulls(3_000_000, kind)
+def many_rows(path: Path) -> None:
+    rows = pa.nulls(3_000_000, pa.int64())
     pq.write_table(pa.table({"text": rows, "label": rows}), path)
+
+
+def long_texts(path: Path, *, categories: bool = False) -> None:
+    """8 MiB once, and ten thousand rows that have it."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000, pa.int32()), pa.array(["a" * (1 << 23)]))
+    table = pa.table({"text": texts, "label": ["a", "b"] * 5_000})
+    pq.write_table(table, path, compression="zstd", store_schema=categories, dictionary_pagesize_limit=1 << 30)
+
+
+BOMBS: dict[str, Callable[[Path], None]] = {
+    "rows": many_rows,
+    "texts": long_texts,
+    "categories": partial(long_texts, categories=True),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_parquet_that_unpacks_to_far_too_much(tmp_path: Path, name: str) -> None:
+    """In a process of its own, whose memory is looked at: under 2 GiB, though 80 GB are asked for."""
+    path = tmp_path / "rows.parquet"
+    BOMBS[name](path)
     assert path.stat().st_size < 20_000
-    result = cli("perturb", path)
-    assert result.code == 3 and "it unpacks to over 1000 times its size" in result.err
+    code = (
+        "import resource, sys; from mltools.cli import main; status = main(['perturb', sys.argv[1]]);"
+        "print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    status, peak = map(int, done.stdout.split())
+    assert status == 3 and "it asks for more memory than 1000 times its size" in done.stderr
+    assert peak < 2 << 20
 
 
 headers = st.dictionaries(

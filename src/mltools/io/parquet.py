@@ -7,7 +7,9 @@ frame, whose types are those that polars would have read.
 import contextlib
 import json
 import os
+import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mltools.errors import RowsError
@@ -21,6 +23,7 @@ ROW = 256
 LARGE = 1 << 29
 DENSEST = 1000
 """A file may unpack to this many times its size; less than `LARGE` bytes are never too many."""
+MEMORY = Path("/proc/self/statm")
 
 
 def parquet_rows(source: Source) -> list[dict[str, Any]]:
@@ -49,14 +52,49 @@ def stored_frame(source: Source) -> Any:
     import pyarrow as pa
 
     with _reading_parquet(source), _open(source) as (file, size):
-        batches, left = [], max(LARGE, DENSEST * size)
-        for batch in file.iter_batches(BATCH, use_threads=False):
-            batch.validate(full=True)
-            batches.append(batch)
-            left -= batch.nbytes + ROW * batch.num_rows
-            if left < 0:
-                raise RowsError(f"{source.name}: damaged Parquet file (it unpacks to over {DENSEST} times its size)")
+        most = max(LARGE, DENSEST * size)
+        try:
+            with _limited_memory(3 * most):
+                batches = list(_batches(file, most))
+        except MemoryError:
+            what = f"it asks for more memory than {DENSEST} times its size"
+            raise RowsError(f"{source.name}: damaged Parquet file ({what})") from None
         return pl.from_arrow(pa.Table.from_batches(batches, file.schema_arrow))
+
+
+def _batches(file: Any, most: int) -> Iterator[Any]:
+    """Yield some rows at a time, checked; MemoryError if all of them take more than `most` bytes."""
+    for batch in file.iter_batches(BATCH, use_threads=False):
+        batch.validate(full=True)
+        most -= ROW * batch.num_rows + sum(map(_unpacked, batch.columns))
+        if most < 0:
+            raise MemoryError
+        yield batch
+
+
+def _unpacked(column: Any) -> int:
+    """Give the bytes of a column's values; texts in a dictionary are stored once, however many rows have them."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string(), pa.large_string()):
+        import pyarrow.compute as pc
+
+        return int(pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0)
+    return int(column.nbytes)
+
+
+@contextlib.contextmanager
+def _limited_memory(most: int) -> Iterator[None]:
+    """Let this process take no more than so many further bytes (Linux): whatever asks for more raises MemoryError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if MEMORY.exists():
+        limit = int(MEMORY.read_text().split()[0]) * resource.getpagesize() + most
+        if soft == resource.RLIM_INFINITY or limit < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def parquet_metadata(source: Source) -> dict[str, str]:
