@@ -3,9 +3,11 @@
 Used by tests/test_fuzz.py, a little, and by scripts/fuzz.py, a lot.
 """
 
+import atexit
 import contextlib
 import io
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -163,7 +165,9 @@ def checkpoint() -> Path:
     if not _made:
         from conftest import save_tiny
 
-        _made.append(save_tiny(Path(tempfile.mkdtemp(prefix="fuzz-", dir=_memory())) / "model", "bert"))
+        folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_memory()))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _made.append(save_tiny(folder / "model", "bert"))
     return _made[0]
 
 
