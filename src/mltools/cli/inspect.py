@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,13 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
-from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord
 from mltools.io.provenance import CHECKPOINT_FILE, command_for
 from mltools.io.stdout import write_stdout
+
+if TYPE_CHECKING:
+    from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord
+
+    Record = CheckpointRecord | DifferenceRecord | FileRecord
 
 
 @command(
@@ -79,10 +83,7 @@ def _print_command(name: str) -> None:
     write_stdout(shlex.join(words).encode() + b"\n")
 
 
-Record = CheckpointRecord | DifferenceRecord | FileRecord
-
-
-def _write(records: Sequence[Record], task: job.Job, as_json: bool) -> None:
+def _write(records: "Sequence[Record]", task: job.Job, as_json: bool) -> None:
     if as_json or task.out is not None:
         with task.records() as writer:
             for record in records:
@@ -91,7 +92,9 @@ def _write(records: Sequence[Record], task: job.Job, as_json: bool) -> None:
     write_stdout("".join(f"{console.printable(line)}\n" for line in _text(records)).encode())
 
 
-def _text(records: Sequence[Record]) -> Iterator[str]:
+def _text(records: "Sequence[Record]") -> Iterator[str]:
+    from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord
+
     match records[0]:
         case CheckpointRecord():
             yield from _checkpoint_text(records[0])
@@ -101,7 +104,7 @@ def _text(records: Sequence[Record]) -> Iterator[str]:
             yield from _difference_text([record for record in records if isinstance(record, DifferenceRecord)])
 
 
-def _checkpoint_text(record: CheckpointRecord) -> Iterator[str]:
+def _checkpoint_text(record: "CheckpointRecord") -> Iterator[str]:
     head = f"classes {', '.join(record.class_names)}" if record.head else "no classification head"
     pooled = f"{record.pooled_position} position" if record.pooled_position in ("first", "last") else "all positions"
     yield f"{record.path}: {record.model_class}, {record.layers} layers of width {record.width}"
@@ -132,7 +135,7 @@ def _checkpoint_text(record: CheckpointRecord) -> Iterator[str]:
     yield from _table(header, rows)
 
 
-def _difference_text(records: Sequence[DifferenceRecord]) -> Iterator[str]:
+def _difference_text(records: "Sequence[DifferenceRecord]") -> Iterator[str]:
     yield f"{records[0].path} and {records[0].other}"
     yield ""
     rows = [
@@ -148,7 +151,7 @@ def _difference_text(records: Sequence[DifferenceRecord]) -> Iterator[str]:
     yield from _table(["layer", "distance", "cosine", "equal tensors", "unmatched"], rows)
 
 
-def _file_text(record: FileRecord) -> Iterator[str]:
+def _file_text(record: "FileRecord") -> Iterator[str]:
     counted = {"rows": "rows", "records": "records", "provenance": ""}.get(record.kind, "tensors")
     yield f"{record.path}: {record.kind}" + (f", {record.n:,} {counted}" if counted else "")
     contents = {key: _words(value) for key, value in record.contents.items() if value not in ({}, None)}

@@ -1,8 +1,9 @@
 """Sorting records into groups: by tool and tags, or by columns that a person names. Fast for a million records."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from math import fsum
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -37,13 +38,15 @@ class Cells(Generic[K]):
 
     def enter(self, keys: Sequence[K], numbers: Sequence[float], *, repeats: bool) -> int | None:
         """Enter numbers. If keys must not repeat, stop at the first that does and give its index."""
-        new = dict(zip(keys, numbers, strict=True))
-        if len(new) == len(keys) and self.first.keys().isdisjoint(new):
-            self.first.update(new)
+        before = len(self.first)
+        deque(map(self.first.setdefault, keys, numbers), maxlen=0)
+        added = len(self.first) - before
+        if added == len(keys):
             return None
+        new = set(islice(reversed(self.first), added))
         for index, (key, number) in enumerate(zip(keys, numbers, strict=True)):
-            if key not in self.first:
-                self.first[key] = number
+            if key in new:
+                new.remove(key)
             elif repeats:
                 self.again.setdefault(key, []).append(number)
             else:

@@ -41,13 +41,12 @@ class _HashingReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._raw.read1(len(buffer))  # what is there: a slow pipe is passed on as it comes
+            n = self._raw.readinto1(buffer)  # what is there: a slow pipe is passed on as it comes
         except OSError as error:
             error.filename = self._name
             raise
-        buffer[: len(data)] = data
-        self.sha256.update(data)
-        return len(data)
+        self.sha256.update(memoryview(buffer)[:n])
+        return n
 
     def close(self) -> None:
         if self._raw is not getattr(sys.stdin, "buffer", None):

@@ -11,6 +11,7 @@ from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.stdout import write_stdout
 
+ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 Tags = Mapping[str, str | int | float | bool]
 
 
@@ -56,7 +57,7 @@ class RecordWriter:
 
 def dump(row: Mapping[str, Any]) -> bytes:
     """Write a row as one JSON line; a NaN or infinity in it is a bug and raises ValueError."""
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return ENCODER.encode(row).encode() + b"\n"
 
 
 def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance | None) -> None:

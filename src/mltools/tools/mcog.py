@@ -185,11 +185,10 @@ def _read(records: Records, value: str | None) -> tuple[list[Span], list[float],
     """Read (start, end) and value of some records with the same columns, and what they are of."""
     kind, names, column = _plan(records.values[0], value)
     try:
-        places = list(map(itemgetter(*names), records.values))
+        cells = list(map(_cells(kind).__getitem__, map(itemgetter(*names), records.values)))
         numbers = list(map(itemgetter(column), records.values))
-        cells = {place: _cell(kind, *place) for place in set(places)}  # few differ, so checking them costs little
         if set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
-            return [cells[place][1] for place in places], numbers, {head for head, _ in cells.values()}
+            return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
     except (KeyError, TypeError, ValueError, OverflowError):
         pass  # some record is wrong or unusual: the careful way says which
     found = [_read_carefully(record, value) for record in records]
@@ -204,7 +203,20 @@ def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str],
     return "window", ["layers", "start", "end", *width], value or "memorisation_error"
 
 
-@cache
+class _Cells(dict[tuple[Any, ...], tuple[Head, Span]]):
+    """Cells of a kind by what names them, each checked once: of a million records few name different ones."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __missing__(self, place: tuple[Any, ...]) -> tuple[Head, Span]:
+        self[place] = _cell(self._kind, *place)
+        return self[place]
+
+
+_cells = cache(_Cells)
+
+
 def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> tuple[Head, Span]:
     """Name a cell.
 
