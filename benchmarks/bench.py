@@ -43,9 +43,10 @@ from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
+from mltools.model.gradients import mean_gradients
 from mltools.tools.centroid import centroid
 from mltools.tools.finetune import finetune
-from mltools.tools.grads import choose_rows, measure
+from mltools.tools.grads import choose_rows
 from mltools.tools.perturb import perturb
 from mltools.tools.probe import probe
 from mltools.tools.retrain import retrain, split_rows
@@ -299,7 +300,7 @@ def time_grads(bench: Bench, repeats: int) -> Timing:
     targets = bench.targets.numpy()
 
     def ours() -> None:
-        measure(checkpoint, checkpoint.encode(bench.examples, 512), targets, chosen, config)
+        mean_gradients(checkpoint, checkpoint.encode(bench.examples, 512), targets, chosen, config)
 
     timing, _ = compare("grads", bench, ours, other, repeats)
     timing.notes = "noisy rows and as many clean ones"

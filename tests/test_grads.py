@@ -18,7 +18,8 @@ from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.tools.grads import Gradients, Tensors, choose_rows, find_tensors, grads, records, scores, tensor_sums
+from mltools.model.gradients import Gradients, tensor_sums
+from mltools.tools.grads import Tensors, choose_rows, find_tensors, grads, records, scores
 
 Tiny = Callable[..., Path]
 CASES = ("bert-questions", "neox-questions")
