@@ -146,17 +146,19 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.process_time() - start, result
 
 
-def mebibytes(work: Callable[[], Any]) -> int | None:
-    """The most memory that some work takes above what stood there before, in MiB; None where the system is no Linux."""
+def mark_memory() -> int | None:
+    """Lower the mark of this process's most memory to what it has now, and give that, in KiB; None if no Linux."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # the highest mark falls to what there is now
+        Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        work()
         return None
-    before = memory_line("VmRSS")
-    work()
-    return (memory_line("VmHWM") - before) // 1024
+    return memory_line("VmRSS")
+
+
+def mebibytes_since(marked: int | None) -> int | None:
+    """The most memory that this process took since the mark was lowered, above what it had then."""
+    return None if marked is None else (memory_line("VmHWM") - marked) // 1024
 
 
 def memory_line(name: str) -> int:
@@ -168,13 +170,19 @@ def memory_line(name: str) -> int:
 def compare(
     tool: str, bench: Bench, ours: Callable[[], Any], other: Callable[[], Any], repeats: int, **facts: Any
 ) -> tuple[Timing, Any]:
-    """Run both in turn and keep medians; the first pair warms up, tells the memory, and is not counted."""
-    memory = mebibytes(ours), mebibytes(other)
+    """Run both in turn and keep medians; the first pair warms up and is not counted, the next tells the memory too."""
     pairs, result = [], None
-    for _ in range(repeats):
+    memory: tuple[int | None, int | None] = None, None
+    for repeat in range(repeats + 1):
+        marked = mark_memory()
         mine, result = seconds(ours)
+        own = mebibytes_since(marked)
+        marked = mark_memory()
         theirs, _ = seconds(other)
-        pairs.append((mine, theirs))
+        if repeat:
+            pairs.append((mine, theirs))
+        if repeat == 1:
+            memory = own, mebibytes_since(marked)
     return summarise(tool, bench, pairs, ours_mib=memory[0], plain_mib=memory[1], **facts), result
 
 
