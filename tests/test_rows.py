@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,22 @@ def test_blocks_of_any_size_give_the_same_rows(rows: Sequence[dict[str, Any]], s
 
 
 # -- columns ------------------------------------------------------------------------------------------
+def test_a_very_long_line_is_read_in_linear_time(tmp_path: Path) -> None:
+    """A JSON array in one line, given by mistake: its pieces were once joined one by one, for minutes."""
+    path = write(tmp_path / "array.jsonl", b"[" + b" " * 50_000_000 + b"]")
+    start = time.process_time()
+    assert "a list, not an object" in str(failure(path))
+    assert time.process_time() - start < 2
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_source, "LONGEST", 1 << 20)
+    path = write(tmp_path / "rows.jsonl", gzip.compress(b" " * (1 << 22)))
+    assert "a line longer than 1 MiB" in str(failure(path))
+    path = write(tmp_path / "short.jsonl", gzip.compress((b" " * 1000 + b"\n") * 4000 + json.dumps(ROWS[0]).encode()))
+    assert read_examples(path).labels == ["HUM"]
+
+
 def test_b37_late_keys_are_kept(tmp_path: Path, cli: Cli) -> None:
     rows = [{"text": "a", "label": i % 2} for i in range(150)]
     rows += [{"text": "a", "label": i % 2, "late": f"x{i}"} for i in range(50)]

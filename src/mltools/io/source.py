@@ -21,6 +21,8 @@ from mltools.errors import NotFoundError, RowsError, UsageError
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
 BLOCK = 1 << 16
+LONGEST = 1 << 28
+"""No row is as long as this line: it is another format, or a small compressed file that unpacks without end."""
 PARQUET = ".parquet"
 MAGIC = {b"PAR1": PARQUET, b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 """How each form of file but plain JSON lines starts."""
@@ -139,22 +141,29 @@ class Source:
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Yield the lines, decompressed, without their ends and a byte-order mark, some at a time as they come."""
-        mark, rest = BOM, b""
+        mark: bytes = BOM
+        rest: list[bytes] = []  # of a line that has not ended; joined once, since lines may be very long
+        length = 0
         try:
             with self._open() as stream:
                 for piece in _decompressed(stream, self.form):
                     head, newline, tail = piece.rpartition(b"\n")
-                    if not newline:
-                        rest += piece
-                        continue
-                    yield _split((rest + head).removeprefix(mark))
-                    mark, rest = b"", tail
+                    if newline:
+                        yield _split(b"".join((*rest, head)).removeprefix(mark))
+                        mark, rest, length = b"", [tail], len(tail)
+                    else:
+                        rest.append(piece)
+                        length += len(piece)
+                        if length > LONGEST:
+                            raise RowsError(
+                                f"{self.name}: a line longer than {LONGEST >> 20} MiB; write one JSON object a line"
+                            )
         except (gzip.BadGzipFile, EOFError, zlib.error, _zstd_error()) as error:
             raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
         finally:
             self._stream = None
-        if rest:
-            yield _split(rest.removeprefix(mark))
+        if last := b"".join(rest):
+            yield _split(last.removeprefix(mark))
 
 
 def _stamp(stream: Any) -> tuple[int, int, int]:
