@@ -285,7 +285,7 @@ def time_retrain(bench: Bench, repeats: int, epochs: int = 2, evaluate: bool = F
     )
     timing.notes = f"all windows, {epochs} epochs each"
     if evaluate:
-        timing.notes += "; plain as was run, measuring after every epoch"
+        timing.tool, timing.notes = "retrain-released", timing.notes + "; plain as was run, measuring after every epoch"
     timing.applications_per_row = base.runner.applications / len(bench.examples)
     return timing
 
