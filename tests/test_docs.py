@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,11 @@ def test_paper_and_code_names_every_switch() -> None:
         for name in released:
             assert flags[name] in page, (command.name, name)
             assert f"`{command.name}`" in page or command.name in page
+
+
+def test_performance_page_shows_the_figures_kept() -> None:
+    done = subprocess.run([sys.executable, ROOT / "benchmarks/table.py", "--check"], check=False)
+    assert done.returncode == 0, "run benchmarks/table.py"
 
 
 def test_every_page_is_listed_and_every_link_leads_somewhere() -> None:
