@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mltools.config import GradsConfig
 from mltools.errors import TrainingError
 from mltools.io.provenance import Provenance
-from mltools.io.tensors import open_tensors, write_tensors
+from mltools.io.tensors import write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.training import cross_entropy_sum
@@ -26,7 +26,7 @@ from mltools.model.training import cross_entropy_sum
 CPU_TOKENS = (128, 512)
 """Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
 ACCELERATOR_TOKENS = 8192
-STATES_KEPT = 18
+STATES_KEPT = 22
 """What the backward pass needs of each token and layer, in hidden states (measured for BERT)."""
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
@@ -82,7 +82,7 @@ def mean_gradients(
         for parameter in parameters.values():
             parameter.grad = None
         if save is not None:
-            _save(save, aside, provenance or Provenance("grads", {}))
+            _save(save, parameters, aside, provenance or Provenance("grads", {}))
     return found
 
 
@@ -175,26 +175,32 @@ def tensor_sums(tensors: Mapping[str, Tensor]) -> Sums:
 
 
 def _set_aside(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
-    """Write the gradients to a temporary file, so that only one of them takes memory."""
-    write_tensors(path, {name: _gradient(parameter) for name, parameter in parameters.items()}, "{}")
+    """Write the gradients to a temporary file, tensor by tensor, so that only one of them takes memory."""
+    with path.open("wb") as file:
+        for parameter in parameters.values():
+            _gradient(parameter).float().cpu().numpy().tofile(file)
+
+
+def _read_back(parameters: Mapping[str, nn.Parameter], path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield what was set aside, by name."""
+    with path.open("rb") as file:
+        for name, parameter in parameters.items():
+            yield name, torch.from_numpy(np.fromfile(file, np.float32, parameter.numel())).view(parameter.shape)
 
 
 @torch.no_grad()
 def _subtract_from(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
-    """Turn each gradient g into (the one set aside) - g, in place.
-
-    The file is opened anew for each tensor, since what has been read of an open file counts as memory.
-    """
-    for name, parameter in parameters.items():
-        gradient = _gradient(parameter)
-        with open_tensors(path) as file:
-            gradient.neg_().add_(file.get_tensor(name).to(gradient.device))
+    """Turn each gradient g into (the one set aside) - g, in place."""
+    for name, kept in _read_back(parameters, path):
+        gradient = _gradient(parameters[name])
+        gradient.neg_().add_(kept.to(gradient.device))
 
 
-def _save(path: Path, aside: Path, provenance: Provenance) -> None:
-    tensors = {}
-    for group in ("noisy", "clean"):
-        if (aside / group).exists():
-            with open_tensors(aside / group) as file:
-                tensors.update({f"{group}/{name}": file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+def _save(path: Path, parameters: Mapping[str, nn.Parameter], aside: Path, provenance: Provenance) -> None:
+    tensors = {
+        f"{group}/{name}": tensor
+        for group in ("noisy", "clean")
+        if (aside / group).exists()
+        for name, tensor in _read_back(parameters, aside / group)
+    }
     write_tensors(path, tensors, provenance)
