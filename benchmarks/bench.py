@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -403,10 +404,14 @@ def time_perturb(bench: Bench, repeats: int) -> Timing:
 
 
 def time_mcog(bench: Bench, repeats: int) -> Timing:
-    """On 1,000,000 records of layers, in 83,334 groups."""
+    """On 1,000,000 records of windows, in 12,821 sweeps of 12 layers."""
+    windows = [(start, end) for start in range(1, 13) for end in range(start, 13)]
     rows = (
-        {"tool": "grads", "layer": i % 12 + 1, "layers": 12, "score": (i * 7919 % 1000 + 1) / 1000, "run": i // 12}
-        for i in range(1_000_008)
+        {
+            **{"tool": "swap", "start": start, "end": end, "width": end - start + 1, "layers": 12},
+            **{"memorisation_error": (number * 7919 % 1000 + 1) / 1000, "run": number // 78},
+        }
+        for number, (start, end) in enumerate(islice(cycle(windows), 78 * 12_821))
     )
     return time_lines("mcog", bench, rows, repeats, "--by", "run")
 
