@@ -121,7 +121,7 @@ class Bench:
 
     def stock(self, folder: Path | None = None) -> Any:
         """The model as stock transformers loads it."""
-        return AutoModelForSequenceClassification.from_pretrained(folder or self.noisy)
+        return AutoModelForSequenceClassification.from_pretrained(folder or self.noisy, dtype=torch.float32)
 
     @property
     def texts(self) -> list[str]:
@@ -248,7 +248,9 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
         return spent
 
     def other() -> float:
-        model = AutoModelForSequenceClassification.from_pretrained(bench.model, num_labels=int(bench.targets.max()) + 1)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            bench.model, num_labels=int(bench.targets.max()) + 1, dtype=torch.float32
+        )
         texts, targets = bench.texts, bench.targets
         return seconds(lambda: plain.train_epochs(model, bench.tokenizer, texts, targets, "embeddings", 1, 1e-4))[0]
 
