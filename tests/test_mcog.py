@@ -150,6 +150,17 @@ def test_nothing_depends_on_the_order_of_the_records(cli: Cli, file: Callable[[R
     assert cli("mcog", file(rows), "--by", "tool").out == averaged
 
 
+@pytest.mark.parametrize("layer", [True, 1.0, False, 0.0])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_only_equals_a_layer_is_none_wherever_it_stands(cli: Cli, layer: object, first: bool) -> None:
+    """Cells were once kept by equality alone: `true` was refused at first, and layer 1 after a record of layer 1."""
+    good: Rows = [{"tool": "grads", "layer": number, "layers": 2, "score": 1.0, "run": 1} for number in (1, 2)]
+    bad: Rows = [{**row, "run": 2, **({"layer": layer} if row["layer"] == 1 else {})} for row in good]
+    rows = bad + good if first else good + bad
+    result = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows))
+    assert result.code == 3 and f'"layer" is {json.dumps(layer)}' in result.err
+
+
 def test_many_blocks_of_records_are_one_stream(cli: Cli, file: Callable[[Rows], Path]) -> None:
     rows = [row for seed in range(40) for row in windows(GOLDEN["acc_noisy"], seed=seed, note="x" * 100)]
     records = cli("mcog", file(rows)).records

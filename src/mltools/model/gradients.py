@@ -64,16 +64,22 @@ def mean_gradients(
     """Take the mean gradients of one checkpoint over noisy and clean rows; no gradient is left in the model."""
     noisy, clean = rows
     parameters = _block_parameters(checkpoint)
+
+    def accumulate(group: NDArray[np.int64]) -> None:
+        done = _backward(checkpoint, encoded, targets, group, config)
+        seen = sum(1 for _ in (progress(done, len(group)) if progress else done))
+        assert seen == len(group), f"{seen} of {len(group)} rows were used"
+
     with tempfile.TemporaryDirectory(prefix="mltools-") as name:
         aside = Path(name)
-        _backward(checkpoint, encoded, targets, noisy, config, progress)
+        accumulate(noisy)
         found = Gradients(_sums(parameters))
         if clean is not None or save is not None:
             _set_aside(parameters, aside / "noisy")
         if clean is not None:
             for parameter in parameters.values():
                 _gradient(parameter).zero_()
-            _backward(checkpoint, encoded, targets, clean, config, progress)
+            accumulate(clean)
             if save is not None:
                 _set_aside(parameters, aside / "clean")
             clean_sums = _sums(parameters)
@@ -107,21 +113,8 @@ def _backward(
     targets: NDArray[np.int64],
     rows: NDArray[np.int64],
     config: GradsConfig,
-    progress: Progress | None,
-) -> None:
-    """Accumulate the gradient of the mean objective over the rows in the parameters' `.grad`."""
-    done = _backward_rows(checkpoint, encoded, targets, rows, config)
-    seen = sum(1 for _ in (progress(done, len(rows)) if progress else done))
-    assert seen == len(rows), f"{seen} of {len(rows)} rows were used"
-
-
-def _backward_rows(
-    checkpoint: Checkpoint,
-    encoded: Encoded,
-    targets: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    config: GradsConfig,
 ) -> Iterator[int]:
+    """Accumulate the gradient of the mean objective over the rows in the parameters' `.grad`; yields each row done."""
     device = checkpoint.runner.device
     for batch in encoded.batches(rows, config.batch_size, device, _batch_tokens(checkpoint)):
         total = _objective(checkpoint.runner.forward(batch), torch.from_numpy(targets[batch.rows]).to(device), config)

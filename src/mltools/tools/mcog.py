@@ -7,6 +7,7 @@ the one reader of either kind: `plot`, `score` and `correlate` use it too. It is
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from math import frexp, fsum, isfinite, ldexp
 from operator import itemgetter
 from typing import Any
@@ -151,7 +152,7 @@ def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: 
 
 def add(records: Records, groups: Groups[Measured], value: str | None = None, *, averaged: bool = False) -> None:
     """Enter the values of some records with the same columns into their groups, as `measure` does."""
-    records = records.where("layer", lambda layer: layer != 0)
+    records = records.where("layer", lambda layer: layer != 0 or type(layer) is not int)
     if not len(records):
         return
     spans, numbers, heads = _read(records, value)
@@ -185,9 +186,11 @@ def _read(records: Records, value: str | None) -> tuple[list[Span], list[float],
     """Read (start, end) and value of some records with the same columns, and what they are of."""
     kind, names, column = _plan(records.values[0], value)
     try:
-        cells = list(map(_cells(kind).__getitem__, map(itemgetter(*names), records.values)))
+        places = list(map(itemgetter(*names), records.values))
         numbers = list(map(itemgetter(column), records.values))
-        if set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+        whole = set(map(type, chain.from_iterable(places))) == {int}  # true and 1.0 are equal to 1, and no layers
+        if whole and set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+            cells = list(map(_cells(kind).__getitem__, places))
             return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
     except (KeyError, TypeError, ValueError, OverflowError):
         pass  # some record is wrong or unusual: the careful way says which
@@ -203,13 +206,13 @@ def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str],
     return "window", ["layers", "start", "end", *width], value or "memorisation_error"
 
 
-class _Cells(dict[tuple[Any, ...], tuple[Head, Span]]):
+class _Cells(dict[tuple[int, ...], tuple[Head, Span]]):
     """Cells of a kind by what names them, each checked once: of a million records few name different ones."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def __missing__(self, place: tuple[Any, ...]) -> tuple[Head, Span]:
+    def __missing__(self, place: tuple[int, ...]) -> tuple[Head, Span]:
         self[place] = _cell(self._kind, *place)
         return self[place]
 
@@ -223,8 +226,6 @@ def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = No
     Raises:
         ValueError: it is none; says why.
     """
-    if not all(type(number) is int for number in (n_layers, start, end)):
-        raise ValueError("is no whole number")
     if not 1 <= start <= end <= n_layers:
         raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
     if width is not None and width != end - start + 1:
