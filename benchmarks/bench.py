@@ -85,7 +85,7 @@ class Bench:
         console.configure(verbosity=-1)
         self.scratch, self.model = scratch, model
         rows = DATA / data / "train.jsonl"
-        rows = rows if rows.exists() else QUESTIONS
+        rows, self.data = (rows, data) if rows.exists() else (QUESTIONS, "questions")
         self.columns = Columns(
             ("text", "text_pair") if "text_pair" in rows.read_text().partition("\n")[0] else ("text",)
         )
@@ -484,11 +484,11 @@ def packaged_model() -> str:
     return str(Path(package.origin).parent / "model")
 
 
-def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, float]]:
+def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, Bench]]:
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(arguments.model or packaged_model(), arguments.data, arguments.rows, Path(scratch))
         for tool in arguments.tools.split(","):
-            yield TOOLS[tool](bench, arguments.repeats), bench.rate
+            yield TOOLS[tool](bench, arguments.repeats), bench
 
 
 def main() -> None:
@@ -501,8 +501,8 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")
     arguments = parser.parse_args()
     model = Path(arguments.model).name if arguments.model else "MiniLM"
-    for timing, rate in run(arguments):
-        kept = {"model": model, "data": arguments.data, **asdict(timing), "matrix_rate": rate}
+    for timing, bench in run(arguments):
+        kept = {"model": model, "data": bench.data, **asdict(timing), "matrix_rate": bench.rate}
         print(json.dumps({key: value for key, value in kept.items() if key != "ratios"}), flush=True)
         if arguments.out:
             keep(arguments.out, kept)
