@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conftest import Cli
+from mltools.model.batches import Encoded
 
 Tiny = Callable[..., Path]
 ROWS, NOISY, LAYERS = 48, 10, 4
@@ -85,3 +89,17 @@ def test_retrain(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     counted = applied(cli, "retrain", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", 3, "--epochs", 2)
     trained = ROWS - 2 * NOISY
     check(counted, 2 * trained * 2 + ROWS * 2 + ROWS * 2, models=2)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=80), st.sampled_from([None, 1, 3, 8]))
+def test_batches_hold_each_row_once_and_those_with_most_tokens_come_first(
+    lengths: list[int], batch_size: int | None
+) -> None:
+    """So that each fits where the one before it was: with any other order the heap grows from batch to batch."""
+    encoded = Encoded([[1] * length for length in lengths], pad_id=0, vocabulary=2, empty_id=1)
+    found = list(encoded.batches(np.arange(len(lengths)), batch_size, torch.device("cpu"), tokens=64))
+    assert sorted(row for batch in found for row in batch.rows) == list(range(len(lengths)))
+    sizes = [batch.ids.numel() for batch in found]
+    assert sizes == sorted(sizes, reverse=True)
+    if batch_size is None:
+        assert max(sizes) <= 64

@@ -86,7 +86,9 @@ class Encoded:
     def batches(
         self, rows: NDArray[np.int64], batch_size: int | None, device: torch.device, tokens: int | None = None
     ) -> Iterator[Batch]:
-        """Yield batches of rows of like length, longest first.
+        """Yield batches of rows of like length, those with most tokens first.
+
+        So each batch fits into the memory that the one before it gave back, and what does not fit shows at once.
 
         Args:
             rows: positions of the rows wanted.
@@ -97,11 +99,15 @@ class Encoded:
         most = tokens or token_budget(device)
         enough = min(most, CPU_ENOUGH) if device.type == "cpu" else most
         order = rows[np.argsort(-self.lengths[rows], kind="stable")]
-        start = 0
+        lengths = self.lengths[order]
+        cuts, start = [], 0
         while start < len(order):
-            size = batch_size or automatic_size(self.lengths[order[start:]], most, enough)
-            yield self.batch(order[start : start + size], device)
-            start += size
+            size = batch_size or automatic_size(lengths[start:], most, enough)
+            end = min(start + size, len(order))
+            cuts.append((-(end - start) * int(lengths[start]), start, end))
+            start = end
+        for _, start, end in sorted(cuts):
+            yield self.batch(order[start:end], device)
 
 
 def automatic_size(lengths: NDArray[np.int64], most: int, enough: int) -> int:

@@ -1,5 +1,6 @@
 """Where tensors live and how many threads compute: --device, --threads."""
 
+import ctypes
 import os
 
 import torch
@@ -8,6 +9,8 @@ from mltools.errors import UsageError
 
 NARROW = 512
 """Up to this width, one thread is faster than several on a busy machine: the products are too small to share."""
+
+C_LIBRARY = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def find_device(name: str) -> torch.device:
@@ -46,3 +49,14 @@ def set_threads(threads: int | None, width: int) -> int:
         threads = int(given) if given.isdigit() and int(given) else 1 if width <= NARROW else min(cores, 8)
     torch.set_num_threads(threads)
     return threads
+
+
+def give_back_memory() -> None:
+    """Give the system back what the C library keeps of freed tensors on the CPU; without glibc nothing happens.
+
+    glibc cuts what it keeps into pieces as tensors of other shapes come, so that a loop over batches takes more and
+    more, at last several times what a batch needs.
+    """
+    trim = getattr(C_LIBRARY, "malloc_trim", None)
+    if trim is not None:
+        trim(0)

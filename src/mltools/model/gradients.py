@@ -21,13 +21,14 @@ from mltools.io.provenance import Provenance
 from mltools.io.tensors import write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
+from mltools.model.device import give_back_memory
 from mltools.model.training import cross_entropy_sum
 
 CPU_TOKENS = (128, 512)
 """Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
 ACCELERATOR_TOKENS = 8192
-STATES_KEPT = 22
-"""What the backward pass needs of each token and layer, in hidden states (measured for BERT)."""
+STATES_KEPT = 30
+"""What the backward pass needs of each token and layer, in hidden states: 22 for BERT, and what the heap loses."""
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
 Sums = Mapping[str, tuple[float, float]]
@@ -121,6 +122,9 @@ def _backward(
         if not bool(torch.isfinite(total)):
             raise TrainingError(f"{checkpoint.name}: the objective is not finite in a batch of {len(batch)} rows")
         (total / len(rows)).backward()  # type: ignore[no-untyped-call]
+        del total
+        if device.type == "cpu":
+            give_back_memory()
         yield from (int(row) for row in batch.rows)
 
 
