@@ -80,10 +80,10 @@ class Timing:
 class Bench:
     """A model, its rows, and a scratch folder that all timings share."""
 
-    def __init__(self, model: str, data: str, n_rows: int, scratch: Path) -> None:
+    def __init__(self, model: str, data: str, n_rows: int, scratch: Path, epochs: int = RetrainConfig().epochs) -> None:
         torch.set_num_threads(1)
         console.configure(verbosity=-1)
-        self.scratch, self.model = scratch, model
+        self.scratch, self.model, self.epochs = scratch, model, epochs
         rows = DATA / data / "train.jsonl"
         rows, self.data = (rows, data) if rows.exists() else (QUESTIONS, "questions")
         self.columns = Columns(
@@ -169,20 +169,26 @@ def memory_line(name: str) -> int:
 
 
 def compare(
-    tool: str, bench: Bench, ours: Callable[[], Any], other: Callable[[], Any], repeats: int, **facts: Any
+    tool: str,
+    bench: Bench,
+    ours: Callable[[], Any],
+    other: Callable[[], Any],
+    repeats: int,
+    warm_ups: int = 1,
+    **facts: Any,
 ) -> tuple[Timing, Any]:
-    """Run both in turn and keep medians; the first pair warms up and is not counted, the next tells the memory too."""
+    """Run both in turn and keep medians; pairs that warm up are not counted, the next one tells the memory too."""
     pairs, result = [], None
     memory: tuple[int | None, int | None] = None, None
-    for repeat in range(repeats + 1):
+    for repeat in range(repeats + warm_ups):
         marked = mark_memory()
         mine, result = seconds(ours)
         own = mebibytes_since(marked)
         marked = mark_memory()
         theirs, _ = seconds(other)
-        if repeat:
+        if repeat >= warm_ups:
             pairs.append((mine, theirs))
-        if repeat == 1:
+        if repeat == warm_ups:
             memory = own, mebibytes_since(marked)
     return summarise(tool, bench, pairs, ours_mib=memory[0], plain_mib=memory[1], **facts), result
 
@@ -260,7 +266,9 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
     return timing
 
 
-def time_retrain(bench: Bench, repeats: int, epochs: int = 2, evaluate: bool = False) -> Timing:
+def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
+    """All windows. A run takes minutes, so there is no other to warm up."""
+    config = replace(RetrainConfig(), epochs=bench.epochs)
     base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
     split = split_rows(bench.examples, 1)
     noisy, pretrained = bench.stock(), bench.stock(bench.clean)
@@ -278,15 +286,14 @@ def time_retrain(bench: Bench, repeats: int, epochs: int = 2, evaluate: bool = F
             rows,
             measured,
             bench.layers,
-            epochs,
+            config.epochs,
             [*rows, *(int(i) for i in split.held_out)] if evaluate else (),
         )
 
-    config = RetrainConfig(epochs=epochs)
     timing, _ = compare(
-        "retrain", bench, lambda: list(retrain(base, fresh, bench.examples, config=config)), other, repeats
+        "retrain", bench, lambda: list(retrain(base, fresh, bench.examples, config=config)), other, repeats, warm_ups=0
     )
-    timing.notes = f"all windows, {epochs} epochs each"
+    timing.notes = f"all windows, {config.epochs} epochs each"
     if evaluate:
         timing.tool, timing.notes = "retrain-released", timing.notes + "; plain as was run, measuring after every epoch"
     timing.applications_per_row = base.runner.applications / len(bench.examples)
@@ -486,7 +493,8 @@ def packaged_model() -> str:
 
 def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, Bench]]:
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(arguments.model or packaged_model(), arguments.data, arguments.rows, Path(scratch))
+        model = arguments.model or packaged_model()
+        bench = Bench(model, arguments.data, arguments.rows, Path(scratch), arguments.epochs)
         for tool in arguments.tools.split(","):
             yield TOOLS[tool](bench, arguments.repeats), bench
 
@@ -496,6 +504,7 @@ def main() -> None:
     parser.add_argument("--data", default="trec")
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=RetrainConfig().epochs, help="of each window's retraining")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--model", default=None)
     parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")
