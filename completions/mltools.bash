@@ -134,7 +134,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -210,7 +210,7 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --offload --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;

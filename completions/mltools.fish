@@ -139,6 +139,7 @@ complete -c mltools -n '__fish_seen_subcommand_from generalise' -s h -l help -d 
 complete -c mltools -n '__fish_seen_subcommand_from generalise' -F
 complete -c mltools -n '__fish_seen_subcommand_from generalise' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l write -r -F -d 'Write the mixed checkpoint of the one --layers window.'
+complete -c mltools -n '__fish_seen_subcommand_from swap' -l offload -d 'Leave blocks on disk and read each as it runs, for models larger than memory.'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l layers -x -d 'Window as a layer list, e.g. 2-4; repeatable. Default: every window.'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l part -x -a 'all attn mlp norm' -d 'Tensors of a block that count: all, attn, mlp, norm. [default: all]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l preset -x -a 'paper released-code' -d 'paper (the text), or released-code (what its authors ran). [default: paper]'
@@ -235,6 +236,7 @@ complete -c mltools -n '__fish_seen_subcommand_from grads' -F
 complete -c mltools -n '__fish_seen_subcommand_from states' -l dtype -x -a 'float32 float16' -d 'float32 or float16. [default: float32]'
 complete -c mltools -n '__fish_seen_subcommand_from states' -l position -x -a 'auto first last' -d 'Token: auto (as the head), first, last. [default: auto]'
 complete -c mltools -n '__fish_seen_subcommand_from states' -l raw-last -d 'Take layer L before the final norm, not after.'
+complete -c mltools -n '__fish_seen_subcommand_from states' -l offload -d 'Leave blocks on disk and read each as it runs, for models larger than memory.'
 complete -c mltools -n '__fish_seen_subcommand_from states' -l preset -x -a 'paper released-code' -d 'paper (the text), or released-code (what its authors ran). [default: paper]'
 complete -c mltools -n '__fish_seen_subcommand_from states' -l text -x -d 'Text columns, joined in this order. [default: text]'
 complete -c mltools -n '__fish_seen_subcommand_from states' -l label -x -d 'Label column. [default: label]'

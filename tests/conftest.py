@@ -101,6 +101,7 @@ def save_tiny(
     labels: Sequence[str] = LABELS,
     padding_side: str = "right",
     dropout: bool = True,
+    most_parameters: int = MAX_PARAMETERS,
     **changes: Any,
 ) -> Path:
     """Save a tiny random classifier, larger weights than usual so that layers matter."""
@@ -122,7 +123,7 @@ def save_tiny(
                 setattr(config, key, 0.0)
     torch.manual_seed(seed)
     model = AutoModelForSequenceClassification.from_config(config)
-    assert sum(p.numel() for p in model.parameters()) < MAX_PARAMETERS
+    assert sum(p.numel() for p in model.parameters()) < most_parameters
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -54,3 +54,20 @@ def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Pat
     texts = examples.texts(" ")
     for window, ours in zip(windows, logits, strict=True):
         assert np.abs(ours - plain_logits(noisy, clean, window, texts)).max() < 1e-5
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_blocks_that_stay_on_disk_give_the_same_logits(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
+    """--offload: every logit of every window to the bit, and no weight of a block is left in memory afterwards."""
+    examples = read_examples(noisy_rows)
+    found = []
+    for offload in (False, True):
+        noisy, clean = (open_checkpoint(str(tiny(architecture, seed)), offload=offload) for seed in (1, 2))
+        self_check(noisy.runner, noisy.encode(examples, 64))
+        batch = noisy.encode(examples, 64).batch(range(16), noisy.runner.device)
+        found.append(dict(window_logits(noisy, clean, batch, all_windows(4))))
+        for checkpoint in (noisy, clean):
+            assert {p.is_meta for p in checkpoint.stack.modules.parameters()} == {offload}
+            outside = [p for name, p in checkpoint.model.named_parameters() if checkpoint.stack.layer_of(name) is None]
+            assert not any(p.is_meta for p in outside)
+    assert all(torch.equal(found[0][index], found[1][index]) for index in range(10))

@@ -132,3 +132,45 @@ def test_gradients_of_many_rows_take_twice_the_memory_of_the_model(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     print(f"\npeak of grads: {float(done.stdout):.2f} times the model")
     assert float(done.stdout) < 2.05
+
+
+PEAK_OF_OFFLOAD = """
+import sys
+from pathlib import Path
+from mltools.io.examples import read_examples
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.tools.swap import swap
+from mltools.windows import Window
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+def watch(rows, total):
+    for row in rows:
+        seen.append(anonymous())
+        yield row
+
+noisy, clean, rows, offload = sys.argv[1:]
+open_checkpoint(noisy)  # what opening leaves behind is there before
+before, seen = anonymous(), []
+opened = [open_checkpoint(name, offload=offload == "yes") for name in (noisy, clean)]
+list(swap(*opened, read_examples(Path(rows)), [Window((layer,)) for layer in range(1, 25)], progress=watch))
+print(max(seen) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_offload_keeps_blocks_out_of_memory(tiny: Tiny, tmp_path: Path) -> None:
+    """Two models of 24 layers, 73 MiB each: all but embeddings, head and a layer at a time stays a file."""
+    sizes = {"num_hidden_layers": 24, "hidden_size": 256, "intermediate_size": 1024, "most_parameters": 20_000_000}
+    models = [tiny("bert", seed, **sizes) for seed in (1, 2)]
+    rows = write_jsonl(tmp_path / "rows.jsonl", toy_rows(24))
+    taken = {}
+    for offload in ("no", "yes"):
+        words = [sys.executable, "-c", PEAK_OF_OFFLOAD, *map(str, (*models, rows)), offload]
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        taken[offload] = float(done.stdout)
+    print(f"\nmemory of two models, MiB: {taken['no']:.0f} in memory, {taken['yes']:.0f} offloaded")
+    assert taken["no"] > 100 and taken["yes"] < taken["no"] / 3

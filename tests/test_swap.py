@@ -1,7 +1,8 @@
 """swap: conformance with the released code, laws, cost, and what it refuses."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
+from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
@@ -258,3 +260,52 @@ def test_resume_refuses_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tm
     assert other.code == 3 and '"run" is' in other.err and not other.out
     tagged = cli("swap", tiny("bert", 1), tiny("bert", 3), noisy_rows, "--resume", earlier, "--tag", "donor=3", "-q")
     assert len(tagged.records) == 10
+
+
+@pytest.mark.parametrize("form", ["one file", "shards", "bfloat16"])
+def test_offload_gives_the_same_records(form: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    models = [tiny("bert", seed) for seed in (1, 2)]
+    if form != "one file":
+        dtype = torch.bfloat16 if form == "bfloat16" else torch.float32
+        size = "20KB" if form == "shards" else "1GB"
+        for i, folder in enumerate(models):
+            models[i] = tmp_path / f"model-{i}"
+            model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype)
+            model.save_pretrained(models[i], max_shard_size=size)
+            AutoTokenizer.from_pretrained(folder).save_pretrained(models[i])
+        assert (len(list(models[0].glob("*.safetensors"))) > 1) == (form == "shards")
+    usual, streamed = (cli("swap", *models, noisy_rows, *options) for options in ((), ("--offload",)))
+    assert usual.code == streamed.code == 0, streamed.err
+    assert usual.out == streamed.out and len(usual.records) == 10
+    assert len(streamed.err.splitlines()) == 1, streamed.err
+    states = [tmp_path / f"{name}.safetensors" for name in ("usual", "streamed")]
+    for path, options in zip(states, ((), ("--offload",)), strict=True):
+        assert cli("states", models[0], noisy_rows, "-o", path, *options).code == 0
+    first, second = (load_file(path)["hidden_states"] for path in states)
+    assert torch.equal(first, second)
+
+
+def test_offload_needs_whole_blocks_on_disk(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    for options in (["--part", "attn"], ["--layers", "1", "--write", tmp_path / "mixed"]):
+        found = cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--offload", *options)
+        assert found.code == 2 and "--offload leaves the blocks on disk" in found.err
+    plans = [cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "-n", *o).records for o in ((), ("--offload",))]
+    assert plans[1][0]["bytes"] < plans[0][0]["bytes"] and plans[1][0]["seconds"] > 0
+
+
+def test_offload_notices_a_file_that_changes(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Blocks are read to the end of the run: half a sweep over other weights must not pass for a whole one."""
+    folder = shutil.copytree(tiny("bert", 1), tmp_path / "model")
+    noisy, clean = (open_checkpoint(str(path), offload=True) for path in (folder, tiny("bert", 2)))
+    weights = folder / "model.safetensors"
+
+    def meddle(rows: Iterator[int], total: int) -> Iterator[int]:
+        with weights.open("r+b") as stream:
+            stream.seek(weights.stat().st_size - 100)
+            stream.write(bytes(100))
+        yield from rows
+
+    with pytest.raises(CheckpointError, match="its files changed while they were read"):
+        next(swap(noisy, clean, read_examples(noisy_rows), progress=meddle))

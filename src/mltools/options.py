@@ -165,6 +165,10 @@ Blocks = Annotated[
     str | None,
     typer.Option("--blocks", metavar="PATH", help="Module path of the blocks, if the model has several lists."),
 ]
+Offload = Annotated[
+    bool,
+    typer.Option("--offload", help="Leave blocks on disk and read each as it runs, for models larger than memory."),
+]
 DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Print the work items and their cost; run nothing.")]
 
 Resume = Annotated[

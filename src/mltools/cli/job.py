@@ -47,12 +47,14 @@ def rows_source(rows: str | None) -> Source:
     return Source(rows if rows is not None else STDIN)
 
 
-def shape_of(checkpoint: str, examples: Examples, max_length: int, blocks: str | None) -> "Shape":
+def shape_of(
+    checkpoint: str, examples: Examples, max_length: int, blocks: str | None, offload: bool = False
+) -> "Shape":
     """Read what decides the cost of a checkpoint on rows, for --dry-run."""
     from mltools.model.checkpoint_loading import open_outline
     from mltools.model.cost import read_shape
 
-    return read_shape(open_outline(checkpoint, blocks), examples, max_length)
+    return read_shape(open_outline(checkpoint, blocks), examples, max_length, offload)
 
 
 def device_for(name: str) -> "torch.device":

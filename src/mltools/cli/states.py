@@ -57,6 +57,7 @@ def states(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    offload: options.Offload = False,
     dry_run: options.DryRun = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="States file, .safetensors. [default: stdout]")
@@ -88,7 +89,7 @@ def states(
         from mltools.io.examples import read_examples
         from mltools.tools.states import plan
 
-        shape = job.shape_of(checkpoint, read_examples(source, columns), config.max_length, blocks)
+        shape = job.shape_of(checkpoint, read_examples(source, columns), config.max_length, blocks, offload)
         task.plan(shape, [plan(shape)], device, threads)
         return
 
@@ -105,6 +106,7 @@ def states(
             device=device,
             threads=threads,
             blocks=blocks,
+            offload=offload,
         )
     task.finish(**found)
 
@@ -120,6 +122,7 @@ def write_states(
     device: str,
     threads: int | None,
     blocks: str | None,
+    offload: bool = False,
 ) -> dict[str, object]:
     """Write the states file of a checkpoint and rows to `path`, and give the facts for the summary."""
     from mltools.model.device import set_threads
@@ -129,7 +132,7 @@ def write_states(
     with rereadable(source) as again:
         table = read_table(again, columns)
         task.used("rows", again)
-        opened = open_for_states(checkpoint, table, job.device_for(device), blocks)
+        opened = open_for_states(checkpoint, table, job.device_for(device), blocks, offload)
         task.inputs["checkpoint"] = opened.digest()
         set_threads(threads, opened.width)
         tool(opened, again, columns, table, path, config, task.provenance, _progress)

@@ -40,6 +40,7 @@ def swap(
     device: options.Device = "auto",
     threads: options.Threads = None,
     blocks: options.Blocks = None,
+    offload: options.Offload = False,
     resume: options.Resume = None,
     dry_run: options.DryRun = False,
     tag: options.Tag = None,
@@ -66,6 +67,8 @@ def swap(
     task = job.Job("swap", config, out=out, others=(per_row, write), force=force, tag=tag, provenance=provenance)
     if write is not None and len(layers or []) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
+    if offload and (write is not None or config.part != "all"):
+        raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
     source = job.rows_source(rows)
     task.check_input(source.path)
 
@@ -81,11 +84,11 @@ def swap(
     task.used("rows", examples)
     place = job.device_for(device)
     if dry_run:
-        shape = job.shape_of(noisy, examples, config.max_length, blocks)
+        shape = job.shape_of(noisy, examples, config.max_length, blocks, offload)
         task.plan(shape, plan(shape, parse_windows(layers or [], shape.n_layers)), device, threads)
         return
-    base = open_checkpoint(noisy, device=place, blocks=blocks)
-    donor = open_checkpoint(clean, device=place, blocks=blocks)
+    base = open_checkpoint(noisy, device=place, blocks=blocks, offload=offload)
+    donor = open_checkpoint(clean, device=place, blocks=blocks, offload=offload)
     task.inputs.update(noisy=base.digest(), clean=donor.digest())
     set_threads(threads, base.width)
     windows = parse_windows(layers or [], base.n_layers)

@@ -1,6 +1,7 @@
 """An opened checkpoint: its model, tokenizer, blocks and classes, and how it turns text into tokens."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,26 @@ class Checkpoint(Outline):
             CheckpointError: the files are not those that were read.
         """
         digest = folder_digest(self.folder)
+        self._check_files()
+        return {"path": self.name, "sha256": digest}
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check that the files stay those that were opened, since blocks on disk are read to the end of a run.
+
+        Raises:
+            CheckpointError: they changed; in place of whatever error came of that.
+        """
+        try:
+            yield
+        except Exception:
+            self._check_files()
+            raise
+        self._check_files()
+
+    def _check_files(self) -> None:
         if folder_stamp(self.folder) != self.stamp:
             raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
-        return {"path": self.name, "sha256": digest}
 
 
 def _position_offset(model: nn.Module, positions: int) -> int:

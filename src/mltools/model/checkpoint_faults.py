@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from accelerate.utils import align_module_device
+from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
 from mltools.io.rows import shown
@@ -35,9 +37,16 @@ def weight_faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> 
         if keys:
             hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
             yield f"{len(keys)} weights are {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''}){hint}"
-    bad = [n for n, p in checkpoint.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    bad = [name for name, weight in weights(checkpoint.model) if not bool(torch.isfinite(weight).all())]
     if bad:
         yield f"{len(bad)} weights hold NaN or infinity (first: {bad[0]})"
+
+
+def weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's parameters by name; those that stay on disk are read one module at a time."""
+    for path, module in model.named_modules():
+        with align_module_device(module):
+            yield from module.named_parameters(prefix=path, recurse=False)
 
 
 def check_classes(checkpoint: Checkpoint) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import cpu_offload
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -36,6 +37,7 @@ def open_checkpoint(
     device: torch.device | None = None,
     fresh_head: Sequence[str] | None = None,
     blocks: str | None = None,
+    offload: bool = False,
 ) -> Checkpoint:
     """Open a checkpoint as a sequence classifier in float32, eval mode.
 
@@ -46,12 +48,14 @@ def open_checkpoint(
             A head of that very size in the checkpoint is taken instead; `fresh` of the result tells.
             None requires the checkpoint to have its head.
         blocks: module path of the block list (`--blocks`).
+        offload: leave the blocks in the mapped files and read each weight of them as it is used (`--offload`), for
+            forward passes of a model larger than memory. These weights are on the meta device at other times.
 
     Raises:
         NotFoundError: no such folder or repository.
         CheckpointError: files, weights or architecture that cannot be used.
     """
-    checkpoint, info = _open(name, device, fresh_head, blocks)
+    checkpoint, info = _open(name, device or torch.device("cpu"), fresh_head, blocks, offload)
     fault = next(weight_faults(checkpoint, info, fresh_head is not None), None)
     if fault is not None:
         raise CheckpointError(f"{name}: {fault}")
@@ -83,13 +87,13 @@ def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint
     Raises:
         NotFoundError, CheckpointError: there is nothing to look at.
     """
-    checkpoint, info = _open(name, None, None, blocks)
+    checkpoint, info = _open(name, torch.device("cpu"), None, blocks)
     headless = bool(checkpoint.fresh) and all(checkpoint.parts.get(key, HEAD) == HEAD for key in checkpoint.fresh)
     return checkpoint, list(weight_faults(checkpoint, info, headless))
 
 
 def _open(
-    name: str, device: torch.device | None, fresh_head: Sequence[str] | None, blocks: str | None
+    name: str, device: torch.device, fresh_head: Sequence[str] | None, blocks: str | None, offload: bool = False
 ) -> tuple[Checkpoint, dict[str, Any]]:
     """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
     folder = locate(name)
@@ -115,11 +119,13 @@ def _open(
                 f"{tokenizer.pad_token_id}; pooling goes by the attention mask, so neither matters"
             )
         model.config.pad_token_id = tokenizer.pad_token_id
-    model.to(device or torch.device("cpu")).eval()
-    _own_weights(model)
     with _blaming(name, "the model cannot be run"):
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
-        runner = Runner(model, stack, model.config)
+        if offload:
+            cpu_offload(stack.modules, execution_device=device)
+        _own_weights(model.float(), device)
+        model.eval()
+        runner = Runner(model, stack, model.config, device)
         parts = find_parts(model, stack, lambda: short_pass(runner))
     runner.applications = runner.passes = 0
     replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
@@ -129,11 +135,14 @@ def _open(
 
 
 @torch.no_grad()
-def _own_weights(model: nn.Module) -> None:
-    """Copy weights that still lie in the mapped file: whoever writes into that file must not change a running model."""
+def _own_weights(model: nn.Module, device: torch.device) -> None:
+    """Copy weights out of the mapped files: whoever writes into those must not change a running model.
+
+    Weights that are to stay there are on the meta device.
+    """
     for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu":
-            tensor.data = tensor.data.clone()
+        if not tensor.is_meta:
+            tensor.data = tensor.data.to(device, copy=True)
 
 
 @contextlib.contextmanager
@@ -199,8 +208,7 @@ def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, An
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head's size may change; `weight_faults` refuses all else
         )
-        dtype = next(model.parameters()).dtype
-        return model.float(), info, dtype
+        return model, info, next(model.parameters()).dtype
 
 
 def _brief(error: Exception) -> str:

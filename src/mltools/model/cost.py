@@ -32,7 +32,10 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the cost of a model on rows; `lengths` is each row's number of tokens."""
+    """What decides the cost of a model on rows.
+
+    `weights` are those of the model that are in memory at once, `lengths` the number of tokens of each row.
+    """
 
     n_layers: int
     width: int
@@ -75,15 +78,16 @@ class WorkItem:
     states: int = 0
 
 
-def read_shape(checkpoint: Outline, examples: Examples, max_length: int) -> Shape:
-    """Read the shapes of a checkpoint and count the tokens of rows."""
+def read_shape(checkpoint: Outline, examples: Examples, max_length: int, offload: bool = False) -> Shape:
+    """Read the shapes of a checkpoint and count the tokens of rows; with `offload` one block is in memory at a time."""
     own = [parameter for module in checkpoint.stack.modules for parameter in module.parameters()]
+    on_disk = sum(p.numel() for p in own) * (checkpoint.n_layers - 1) // checkpoint.n_layers if offload else 0
     return Shape(
         n_layers=checkpoint.n_layers,
         width=checkpoint.width,
         block_weights=sum(p.numel() for p in own) / checkpoint.n_layers,
         block_matrix_weights=sum(p.numel() for p in own if p.dim() > 1) / checkpoint.n_layers,
-        weights=sum(p.numel() for p in checkpoint.model.parameters()),
+        weights=sum(p.numel() for p in checkpoint.model.parameters()) - on_disk,
         lengths=checkpoint.encode(examples, max_length).lengths,
     )
 

@@ -4,7 +4,7 @@ Rows are pooled by the attention mask, so a row's result does not depend on its 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,14 +48,14 @@ class Runner:
     Counts `applications`: one block applied to one row is 1.
     """
 
-    def __init__(self, model: nn.Module, stack: BlockStack, pad_attribute: Any) -> None:
-        """Wrap a model; `pad_attribute` is the configuration whose `pad_token_id` decoder heads read."""
+    def __init__(self, model: nn.Module, stack: BlockStack, pad_attribute: Any, device: torch.device) -> None:
+        """Wrap a model on a device; `pad_attribute` is the configuration whose `pad_token_id` decoder heads read."""
         self.model = model
         self.stack = stack
         self.config = pad_attribute
         self.applications = 0
         self.passes = 0
-        self.device = next(model.parameters()).device
+        self.device = device
         self._template: Any = None
         self.pools_last_block = False
         self.pooling: Pooling = self._find_pooling()
@@ -82,27 +82,28 @@ class Runner:
         return self._logits(batch)
 
     def _logits(self, batch: Batch) -> Tensor:
-        with self.padding(batch), self._pooled_last_block(batch):
+        with self._pooled_last_block(batch):
+            return self._whole_logits(batch)
+
+    def _whole_logits(self, batch: Batch) -> Tensor:
+        with self.padding(batch):
             logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
         return logits
 
     @contextlib.contextmanager
     def _pooled_last_block(self, batch: Batch) -> Iterator[None]:
-        """Let the last block compute the pooled position alone (see `pooled`), unless its forward is replaced."""
-        block = self.stack.modules[-1]
-        if not self._pools(batch) or "forward" in vars(block):
+        """Let the last block compute the pooled position alone (see `pooled`)."""
+        if not self._pools(batch):
             yield
             return
+        block = self.stack.modules[-1]
         forward, positions = block.forward, self._positions(batch)
 
         def pooled(*args: Any, **kwargs: Any) -> Any:
             return pooled_forward(forward, *_split_call(args, kwargs), positions)
 
-        block.forward = pooled
-        try:
+        with _forward_replaced(block, pooled):
             yield
-        finally:
-            del block.forward
 
     def _pools(self, batch: Batch) -> bool:
         return self.pools_last_block and batch.ids.shape[1] > 1
@@ -253,19 +254,16 @@ class Runner:
 
     def _tail(self, batch: Batch, states: Tensor, template: Any) -> Tensor:
         with self._handing_on(list(self.stack.modules), states, template):
-            return self._logits(batch)
+            return self._whole_logits(batch)
 
     @contextlib.contextmanager
     def _handing_on(self, blocks: Sequence[nn.Module], states: Tensor, template: Any) -> Iterator[None]:
         """Let blocks return the given states (and what else the template says) instead of computing."""
         handed_on = states if template is None else (states, *template)
-        for block in blocks:
-            block.forward = lambda *_, **__: handed_on
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as replaced:
             for block in blocks:
-                del block.forward
+                replaced.enter_context(_forward_replaced(block, lambda *_, **__: handed_on))
+            yield
 
     @torch.inference_mode()
     def _find_pooling(self) -> Pooling:
@@ -319,6 +317,20 @@ class Runner:
             self.model.train(was_training)
             self.applications = self.passes = 0
         return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)
+
+
+@contextlib.contextmanager
+def _forward_replaced(block: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a block run `forward` for a while. A block that stays on disk has a forward of its own already."""
+    own = vars(block).get("forward")
+    block.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del block.forward
+        else:
+            block.forward = own
 
 
 def _split_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:

@@ -62,13 +62,15 @@ def _classes(labels: Sequence[Label], names: Sequence[str] | None) -> tuple[dict
     return {label: index for index, label in enumerate(labels)}, [str(label) for label in labels]
 
 
-def open_for_states(name: str, rows: RowTable, device: torch.device, blocks: str | None = None) -> Checkpoint:
+def open_for_states(
+    name: str, rows: RowTable, device: torch.device, blocks: str | None = None, offload: bool = False
+) -> Checkpoint:
     """Open a checkpoint whose states are wanted; it needs no head, so θ_P will do.
 
     Raises:
         CheckpointError: as `open_checkpoint`.
     """
-    return open_checkpoint(name, device=device, fresh_head=rows.names, blocks=blocks)
+    return open_checkpoint(name, device=device, fresh_head=rows.names, blocks=blocks, offload=offload)
 
 
 def states(
@@ -108,7 +110,10 @@ def states(
     provenance = provenance or Provenance("states", {})
     facts = {"position": position, "raw_last": config.raw_last, "rows": len(rows)}
     size = checkpoint.n_layers, checkpoint.width
-    with StatesWriter(out, rows, *size, config.dtype, replace(provenance, facts=facts)) as writer:
+    with (
+        StatesWriter(out, rows, *size, config.dtype, replace(provenance, facts=facts)) as writer,
+        checkpoint.unchanged(),
+    ):
         done = _write(checkpoint, source, columns, rows, writer, config, position)
         for _ in progress(done, len(rows)) if progress else done:
             pass

@@ -107,8 +107,9 @@ def swap(
     result.start(noisy, windows, len(encoded))
     donor = take_part(noisy, clean, config.part)
     rows = _predict(noisy, donor, encoded, windows, config.batch_size, result)
-    for _ in progress(rows, len(encoded)) if progress else rows:
-        pass
+    with noisy.unchanged(), clean.unchanged():
+        for _ in progress(rows, len(encoded)) if progress else rows:
+            pass
     result.applications = noisy.runner.applications
     yield from _records(noisy, examples, result, config.part, errors, run)
 
