@@ -20,8 +20,8 @@ INTRODUCTION = """# Performance
 Each tool is timed beside the plain way of doing the same work after the paper's protocol: batches of 8 unsorted rows,
 a window at a time, a probe at a time, a row at a time, one pass for each class pair and layer
 (`benchmarks/plain.py`). Both run in one process, in turn, on one thread; seconds are CPU seconds, ratios are medians
-over pairs of runs (their number in brackets), and the first pair is not counted. Compare ratios, not seconds: the
-machine was shared.
+over pairs of runs (their number in brackets); where runs take seconds, the first pair is not counted. Compare ratios,
+not seconds: the machine was shared.
 
 *Applications* counts one block applied to one row as 1. *Share of the rate* is the work in matrix products, every block
 counted whole, over our seconds and the matrix-product rate of one thread measured in the same run. It can come near 1

@@ -96,13 +96,14 @@ class Encoded:
             device: where the batches go.
             tokens: tokens in an automatic batch; by default what is fast on the device.
         """
-        most = tokens or token_budget(device)
-        enough = min(most, CPU_ENOUGH) if device.type == "cpu" else most
         order = rows[np.argsort(-self.lengths[rows], kind="stable")]
         lengths = self.lengths[order]
+        most = tokens or token_budget(device)
+        enough = min(most, CPU_ENOUGH) if device.type == "cpu" else most
+        left = lengths[::-1].cumsum()[::-1]  # tokens of a row and of all after it
         cuts, start = [], 0
         while start < len(order):
-            size = batch_size or automatic_size(lengths[start:], most, enough)
+            size = batch_size or automatic_size(lengths[start:], most, evened(int(left[start]), enough))
             end = min(start + size, len(order))
             cuts.append((-(end - start) * int(lengths[start]), start, end))
             start = end
@@ -123,6 +124,11 @@ def automatic_size(lengths: NDArray[np.int64], most: int, enough: int) -> int:
     room = lengths[: max(1, most // int(lengths[0]))]
     needed = min(len(room), -(-enough // int(lengths[0])))
     return int(np.searchsorted(-room, -room[needed - 1], side="right"))
+
+
+def evened(total: int, enough: int) -> int:
+    """Lower the tokens of a batch so that a total is cut into batches of like size, with no small one at the end."""
+    return -(-total // max(1, -(-total // enough)))
 
 
 def token_budget(device: torch.device) -> int:

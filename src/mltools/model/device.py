@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,7 @@ NARROW = 512
 """Up to this width, one thread is faster than several on a busy machine: the products are too small to share."""
 
 C_LIBRARY = ctypes.CDLL(None) if os.name == "posix" else None
+STATM = Path("/proc/self/statm")
 
 
 def find_device(name: str) -> torch.device:
@@ -51,12 +53,25 @@ def set_threads(threads: int | None, width: int) -> int:
     return threads
 
 
-def give_back_memory() -> None:
-    """Give the system back what the C library keeps of freed tensors on the CPU; without glibc nothing happens.
+class HeapWatch:
+    """Gives memory back to the system when freed tensors hold more than at first. Does nothing without Linux and glibc.
 
-    glibc cuts what it keeps into pieces as tensors of other shapes come, so that a loop over batches takes more and
-    more, at last several times what a batch needs.
+    glibc cuts what it keeps of freed tensors into pieces as tensors of other shapes come, so that a loop over batches
+    takes more and more memory, at last several times what a batch needs. Giving it back costs a tenth of a batch's
+    time, so it is done only where the heap grew.
     """
-    trim = getattr(C_LIBRARY, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+
+    def __init__(self) -> None:
+        """Watch from the first `check` on."""
+        self._trim = getattr(C_LIBRARY, "malloc_trim", None) if STATM.exists() else None
+        self._first: int | None = None
+
+    def check(self) -> None:
+        """Compare the memory in use with that at the first call, after the largest batch."""
+        if self._trim is None:
+            return
+        pages = int(STATM.read_text().split()[1])
+        if self._first is None:
+            self._first = pages
+        elif pages > self._first:
+            self._trim(0)

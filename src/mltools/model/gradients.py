@@ -21,10 +21,10 @@ from mltools.io.provenance import Provenance
 from mltools.io.tensors import write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.device import give_back_memory
+from mltools.model.device import HeapWatch
 from mltools.model.training import cross_entropy_sum
 
-CPU_TOKENS = (128, 512)
+CPU_TOKENS = (96, 512)
 """Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
 ACCELERATOR_TOKENS = 8192
 STATES_KEPT = 30
@@ -66,8 +66,10 @@ def mean_gradients(
     noisy, clean = rows
     parameters = _block_parameters(checkpoint)
 
+    heap = HeapWatch()
+
     def accumulate(group: NDArray[np.int64]) -> None:
-        done = _backward(checkpoint, encoded, targets, group, config)
+        done = _backward(checkpoint, encoded, targets, group, config, heap)
         seen = sum(1 for _ in (progress(done, len(group)) if progress else done))
         assert seen == len(group), f"{seen} of {len(group)} rows were used"
 
@@ -114,6 +116,7 @@ def _backward(
     targets: NDArray[np.int64],
     rows: NDArray[np.int64],
     config: GradsConfig,
+    heap: HeapWatch,
 ) -> Iterator[int]:
     """Accumulate the gradient of the mean objective over the rows in the parameters' `.grad`; yields each row done."""
     device = checkpoint.runner.device
@@ -123,8 +126,7 @@ def _backward(
             raise TrainingError(f"{checkpoint.name}: the objective is not finite in a batch of {len(batch)} rows")
         (total / len(rows)).backward()  # type: ignore[no-untyped-call]
         del total
-        if device.type == "cpu":
-            give_back_memory()
+        heap.check()
         yield from (int(row) for row in batch.rows)
 
 
