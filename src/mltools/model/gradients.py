@@ -163,9 +163,12 @@ def tensor_sums(tensors: Mapping[str, Tensor]) -> Sums:
         TrainingError: a gradient that is not finite.
     """
     sums = {}
+    most = max(tensors.values(), key=torch.numel, default=torch.empty(0))
+    room = torch.empty(most.numel(), dtype=most.dtype, device=most.device if most.is_cuda else "cpu")
     for name, tensor in tensors.items():
-        tensor = tensor if tensor.device.type == "cuda" else tensor.cpu()  # not every device has float64
-        rows = tensor.abs().sum(dim=-1), torch.linalg.vector_norm(tensor, dim=-1)
+        tensor = tensor if tensor.is_cuda else tensor.cpu()  # not every device has float64
+        absolute = torch.abs(tensor, out=room[: tensor.numel()].view(tensor.shape))  # new memory costs more than abs
+        rows = absolute.sum(dim=-1), torch.linalg.vector_norm(tensor, dim=-1)
         l1, l2 = float(rows[0].double().sum()), float(rows[1].double().square().sum())
         if not math.isfinite(l1):
             raise TrainingError(f"the gradient of {name} is not finite")
