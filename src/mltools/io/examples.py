@@ -28,6 +28,8 @@ class Examples:
     names: list[str] | None = None
     n_unlabelled: int = 0
     columns: Columns = field(default_factory=Columns)
+    original_known: bool = True
+    """Whether every noisy row says its original label; where one does not, `original_labels` repeats its label."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,6 +93,7 @@ class _ExampleReader:
         self.labels = LabelReader(source, columns.label_type)
         self.ids = IdReader(source)
         self.n_labelled = self.n_unlabelled = 0
+        self.original_known = True
         self.rows: list[tuple[RowId, tuple[str, ...], Label, Label, bool]] = []
 
     def add(self, index: int, number: int, values: Values) -> None:
@@ -111,6 +114,8 @@ class _ExampleReader:
         if not isinstance(noisy, bool) and noisy not in (0, 1):
             raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
         texts = tuple(self._text(number, values, column) for column in self.columns.text)
+        if noisy and "original_label" not in values:
+            self.original_known = False
         self.n_labelled += 1
         self.rows.append((row_id, texts, label, cast(Label, original), bool(noisy)))
 
@@ -136,7 +141,18 @@ class _ExampleReader:
         """Give the rows since the last time."""
         ids, texts, labels, originals, noisy = (list(column) for column in zip(*self.rows, strict=True))
         self.rows.clear()
-        return Examples(self.source, ids, texts, labels, originals, noisy, self.names, self.n_unlabelled, self.columns)
+        return Examples(
+            self.source,
+            ids,
+            texts,
+            labels,
+            originals,
+            noisy,
+            self.names,
+            self.n_unlabelled,
+            self.columns,
+            self.original_known,
+        )
 
 
 def select(examples: Examples, keep: Sequence[int]) -> Examples:
@@ -155,4 +171,5 @@ def select(examples: Examples, keep: Sequence[int]) -> Examples:
         examples.names,
         examples.n_unlabelled,
         examples.columns,
+        examples.original_known,
     )
