@@ -1,0 +1,270 @@
+"""Settings that several commands share, each with its flag, default, range and help: declared here and nowhere else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from mltools.errors import UsageError
+from mltools.spec import Flag, Operand
+
+Part = Literal["all", "attn", "mlp", "norm"]
+Preset = Literal["paper", "released-code"]
+LabelType = Literal["auto", "str"]
+ClipScope = Literal["trainable", "all"]
+MOST_THREADS = 1024
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a list of names by commas.
+
+    Raises:
+        UsageError: an empty name.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f'"{text}" has an empty name in it')
+    return names
+
+
+def parse_batch_size(text: str) -> int | None:
+    """Read `--batch-size`: a number, or None for `auto`.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f'--batch-size "{text}": write a number from 1, or auto')
+    return int(text)
+
+
+Seed = Annotated[int, Flag("--seed", metavar="N", low=0, help="Seed of everything random.")]
+PresetName = Annotated[
+    Preset,
+    Flag("--preset", metavar="NAME", help="paper (the text), or released-code (what its authors ran)."),
+]
+PartName = Annotated[Part, Flag("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm.")]
+MaxLength = Annotated[int, Flag("--max-length", metavar="N", low=2, help="Longest row in tokens.")]
+BatchSize = Annotated[
+    int | None,
+    Flag(
+        "--batch-size",
+        metavar="N|auto",
+        parse=parse_batch_size,
+        neutral=True,
+        default="auto",
+        help="Rows in a batch; results do not depend on it.",
+    ),
+]
+LearningRate = Annotated[float, Flag("--lr", metavar="R", above=0, help="Peak learning rate.")]
+Epochs = Annotated[int, Flag("--epochs", metavar="N", low=1, help="Epochs.")]
+By = Annotated[
+    tuple[str, ...] | None,
+    Flag(
+        "--by",
+        metavar="COL[,COL]",
+        parse=parse_names,
+        help="Group by these columns and average runs in a group. Default: all tags.",
+    ),
+]
+Per = Annotated[
+    tuple[str, ...],
+    Flag(
+        "--per",
+        metavar="COL[,COL]",
+        parse=parse_names,
+        help="Separate results for each combination of these columns.",
+    ),
+]
+PerRow = Annotated[
+    Path | None,
+    Flag("--per-row", metavar="FILE", steers=False, help="Write a Parquet row for each row and window too."),
+]
+Layers = Annotated[
+    tuple[str, ...],
+    Flag("--layers", metavar="LIST", steers=False, help="Window as a layer list, e.g. 2-4; repeatable. Default: every window."),
+]
+Resume = Annotated[
+    str | None,
+    Flag(
+        "--resume", metavar="RECORDS", steers=False, help="Leave out windows that are in RECORDS; append the others."
+    ),
+]
+DryRun = Annotated[
+    bool, Flag("-n", "--dry-run", steers=False, help="Print the work items and their cost; run nothing.")
+]
+Blocks = Annotated[
+    str | None,
+    Flag("--blocks", metavar="PATH", steers=False, help="Module path of the blocks, if the model has several lists."),
+]
+Offload = Annotated[
+    bool,
+    Flag(
+        "--offload",
+        steers=False,
+        help="Leave blocks on disk and read each as it runs, for models larger than memory.",
+    ),
+]
+
+# -- operands -----------------------------------------------------------------------------------------
+RowsOperand = Annotated[
+    str | None, Operand("[ROWS]", "Rows: JSONL or Parquet, .gz or .zst too; - is stdin.", opens="rows")
+]
+Noisy = Annotated[str, Operand("NOISY", "Checkpoint trained on the perturbed labels.", opens="checkpoint")]
+Clean = Annotated[
+    str, Operand("CLEAN", "Checkpoint of the same seed trained on the original labels.", opens="checkpoint")
+]
+Pretrained = Annotated[
+    str, Operand("PRETRAINED", "Pre-trained model: a folder or hub repository.", opens="checkpoint")
+]
+CheckpointOperand = Annotated[
+    str, Operand("CHECKPOINT", "Fine-tuned checkpoint: a folder or hub repository.", opens="checkpoint")
+]
+RecordsOperand = Annotated[
+    tuple[str, ...], Operand("[RECORDS]...", "Files of records; - or none is stdin.", opens="records")
+]
+
+# -- outputs ------------------------------------------------------------------------------------------
+RECORD_ENDINGS = ("", ".jsonl", ".ndjson", ".parquet")
+Tag = Annotated[
+    tuple[str, ...],
+    Flag("--tag", metavar="KEY=VALUE", steers=False, help="Constant column in every record; repeatable."),
+]
+Out = Annotated[
+    Path | None,
+    Flag(
+        "-o",
+        "--out",
+        metavar="FILE",
+        steers=False,
+        default="stdout",
+        writes=RECORD_ENDINGS,
+        help="Output file, .jsonl or .parquet.",
+    ),
+]
+Force = Annotated[bool, Flag("--force", steers=False, help="Overwrite outputs that exist.")]
+ProvenanceFile = Annotated[
+    Path | None,
+    Flag(
+        "--provenance",
+        metavar="FILE",
+        steers=False,
+        writes=("",),
+        help="Write how this was made (settings, inputs' digests) as JSON.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """How labels are read."""
+
+    label: Annotated[str, Flag("--label", metavar="COL", steers=False, help="Label column.")] = "label"
+    label_type: Annotated[
+        LabelType,
+        Flag(
+            "--label-type",
+            metavar="TYPE",
+            steers=False,
+            help="auto (as they are, never mixed), or str (all as text).",
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Which columns of rows are meant."""
+
+    text: Annotated[
+        tuple[str, ...],
+        Flag(
+            "--text",
+            metavar="COL[,COL]",
+            parse=parse_names,
+            steers=False,
+            help="Text columns, joined in this order.",
+        ),
+    ] = ("text",)
+    labels: LabelOptions = LabelOptions()
+    separator: Annotated[
+        str | None,
+        Flag(
+            "--separator",
+            metavar="STR",
+            steers=False,
+            default="the tokenizer's separator",
+            help="Joins text columns.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where it runs."""
+
+    device: Annotated[
+        str,
+        Flag("--device", metavar="NAME", steers=False, help="auto, cpu, cuda[:i] or mps (auto never picks mps)."),
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        Flag(
+            "--threads",
+            metavar="N",
+            low=1,
+            high=MOST_THREADS,
+            steers=False,
+            default="OMP_NUM_THREADS, else by model width",
+            help="CPU threads.",
+        ),
+    ] = None
+    blocks: Blocks = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How weights are trained (released-code §1.4)."""
+
+    learning_rate: LearningRate = 1e-5
+    epochs: Epochs = 50
+    batch_size: Annotated[int, Flag("--batch-size", metavar="N", low=1, help="Rows in a step.")] = 8
+    micro_batch: Annotated[
+        int | None, Flag("--micro-batch", metavar="N", low=1, help="Rows at once, to save memory; same steps.")
+    ] = None
+    warmup: Annotated[
+        float, Flag("--warmup", metavar="R", low=0, high=1, help="Share of steps with rising rate.")
+    ] = 0.1
+    weight_decay: Annotated[float, Flag("--weight-decay", metavar="R", low=0, help="AdamW's weight decay.")] = 0.01
+    clip: Annotated[float, Flag("--clip", metavar="R", above=0, help="Largest gradient norm.", default="1")] = 1.0
+    clip_scope: Annotated[
+        ClipScope, Flag("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters.")
+    ] = "trainable"
+    frozen_dropout: Annotated[bool, Flag("--frozen-dropout", help="Keep dropout on in frozen blocks.")] = False
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where results go."""
+
+    out: Out = None
+    force: Force = False
+    provenance: ProvenanceFile = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where records go, and what stands in each of them."""
+
+    tag: Tag = ()
+    file: FileOptions = FileOptions()
+
+
+@dataclass(frozen=True)
+class MessageOptions:
+    """How much is said, and how: what every command takes."""
+
+    quiet: Annotated[bool, Flag("-q", "--quiet", steers=False, help="Say nothing on stderr but errors.")] = False
+    verbose: Annotated[int, Flag("-v", "--verbose", steers=False, counts=True, help="Say more on stderr.")] = 0
+    no_color: Annotated[bool, Flag("--no-color", steers=False, help="No colour on the terminal.")] = False
+    debug: Annotated[bool, Flag("--debug", steers=False, help="Show the traceback of an error.")] = False

@@ -1,0 +1,1 @@
+"""The commands: one module or package each, named as the command. Adding one touches nothing else."""

@@ -1,0 +1,339 @@
+"""What a command is, declared once: settings whose fields are marked with their flags, and what goes with them.
+
+A settings class is a frozen dataclass. A field is an operand, a flag, or a bundle: a settings class of its own that
+several commands share. Bundles are fields and not base classes, since bases reorder operands in silence. Help, man
+pages, completions, the command line and the checks are all read from here; nothing here imports the work.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from mltools.errors import UsageError
+
+S = TypeVar("S")
+Parse = Callable[[str], Any]
+"""Turns the word on the command line into a value; raises UsageError with what to write instead."""
+
+
+Opens = Literal["", "rows", "source", "records", "states", "checkpoint"]
+"""What a field names, as an input: rows read whole, rows that the work reads itself, records, states, a checkpoint."""
+FOLDER = "/"
+"""Stands among the endings of an output that is a folder."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Marks a field that is given by position."""
+
+    metavar: str
+    help: str
+    choices: tuple[str, ...] | Callable[[], Sequence[str]] = ()
+    opens: Opens = ""
+
+
+@dataclass(frozen=True, init=False)
+class Flag:
+    """Marks a field that is given by a flag.
+
+    The default that the help states is the field's; a default of None, False or () is not stated.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    metavar: str
+    parse: Parse | None
+    low: float
+    high: float
+    above: float
+    steers: bool
+    neutral: bool
+    counts: bool
+    default: str
+    opens: Opens
+    writes: tuple[str, ...]
+
+    def __init__(
+        self,
+        *names: str,
+        help: str,
+        metavar: str = "",
+        parse: Parse | None = None,
+        low: float = -math.inf,
+        high: float = math.inf,
+        above: float = -math.inf,
+        steers: bool = True,
+        neutral: bool = False,
+        counts: bool = False,
+        default: str = "",
+        opens: Opens = "",
+        writes: tuple[str, ...] = (),
+    ) -> None:
+        """Declare a flag.
+
+        Args:
+            names: its spellings, `--lr`; the first names it in messages. `--a/--no-a` can be switched both ways.
+            help: a line for the help, without the default.
+            metavar: what its value is called; none for a switch.
+            parse: reads its value, where the type of the field does not say how.
+            low: the least number allowed.
+            high: the largest.
+            above: numbers must be larger than this.
+            steers: whether it decides what comes out, so that provenance holds it.
+            neutral: whether no result depends on it, so that runs which differ in it are of one sweep.
+            counts: whether giving it several times counts, as `-vv`.
+            default: how the help says the default, where the field's value does not.
+            opens: what it names, if it is an input.
+            writes: the endings that it may have, if it is an output; `FOLDER` for a folder.
+        """
+        given = locals()
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, given[name])
+
+    def check(self, value: object) -> None:
+        """See that a number lies in the range.
+
+        Raises:
+            UsageError: it does not, or is not finite.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        if not (math.isfinite(value) and self.low <= value <= self.high and value > self.above):
+            raise UsageError(f"{self.names[0]} {value}: write {self.range}")
+
+    @property
+    def range(self) -> str:
+        """Say the range in words."""
+        ends = ((self.above, "above"), (self.low, "from"), (self.high, "up to"))
+        words = [f"{word} {end:g}" for end, word in ends if math.isfinite(end)]
+        return " ".join(["a number", *words])
+
+
+Mark = Operand | Flag
+
+
+@dataclass(frozen=True)
+class Field:
+    """A marked field of settings, wherever in the bundles it stands."""
+
+    path: tuple[str, ...]
+    kind: Any
+    mark: Mark
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The field's own name, unique among the settings of a command."""
+        return self.path[-1]
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is MISSING
+
+    @property
+    def scalar(self) -> Any:
+        """Its type without `| None`."""
+        return _without_none(self.kind)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is given once for each of its values: a tuple that no `parse` makes from one word."""
+        return get_origin(self.scalar) is tuple and not (isinstance(self.mark, Flag) and self.mark.parse)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it can be, where they are few."""
+        if isinstance(self.mark, Operand) and self.mark.choices:
+            given = self.mark.choices
+            return tuple(given()) if callable(given) else given
+        return get_args(self.scalar) if get_origin(self.scalar) is Literal else ()
+
+    @property
+    def help(self) -> str:
+        """What it is, and its default."""
+        said = self.mark.default if isinstance(self.mark, Flag) else ""
+        if not said and not self.required and not self.is_switch and self.default not in (None, (), "", 0):
+            said = _said(self.default)
+        return f"{self.mark.help} [default: {said}]" if said else self.mark.help
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.scalar is bool
+
+    def read(self, word: Any) -> Any:
+        """Turn what was given into the field's value, and check it.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if self.repeats:
+            return tuple(self._read(each) for each in word)
+        return self._read(word)
+
+    def _read(self, word: Any) -> Any:
+        value = word
+        if isinstance(self.mark, Flag) and self.mark.parse is not None and isinstance(word, str):
+            value = self.mark.parse(word)
+        elif self.choices and isinstance(self.mark, Flag):
+            one_of(self.mark.names[0], word, self.choices)
+        if isinstance(self.mark, Flag):
+            self.mark.check(value)
+        return value
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_said, value))
+    return re.sub(r"e-0(?=\d)", "e-", str(value))
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [each for each in get_args(kind) if each is not NoneType]
+        return kinds[0] if len(kinds) == 1 else kind
+    return kind
+
+
+def flatten(kind: type[Any], defaults: Any = None, path: tuple[str, ...] = ()) -> Iterator[Field]:
+    """Yield the marked fields of settings, those of bundles where the bundle stands.
+
+    Args:
+        kind: the settings class.
+        defaults: an instance whose values are the defaults, in place of the class's own.
+        path: the names of the bundles around it.
+
+    Raises:
+        TypeError: two fields of one name, or a field that is neither marked nor a bundle.
+    """
+    seen: set[str] = set()
+    hints = get_type_hints(kind, include_extras=True)
+    for each in dataclasses.fields(kind):
+        hint = hints[each.name]
+        default = getattr(defaults, each.name) if defaults is not None else _default(each)
+        found: Iterator[Field]
+        if dataclasses.is_dataclass(hint):
+            given = default if default is not MISSING else None
+            found = flatten(hint, given, (*path, each.name))  # type: ignore[arg-type]
+        elif get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Operand | Flag):
+            own, mark = get_args(hint)[:2]
+            found = iter([Field((*path, each.name), own, mark, default)])
+        else:
+            raise TypeError(f"{kind.__name__}.{each.name} is neither marked nor a bundle")
+        for one in found:
+            if one.name in seen:
+                raise TypeError(f"{kind.__name__} has two fields named {one.name}")
+            seen.add(one.name)
+            yield one
+
+
+def _default(each: "dataclasses.Field[Any]") -> Any:
+    if each.default_factory is not MISSING:
+        return each.default_factory()
+    return each.default
+
+
+def rebuild(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
+    """Build settings from values by the fields' own names; what is not among them keeps its default.
+
+    Raises:
+        TypeError: a name that is no field, or a required one is missing.
+        UsageError: a value that its field cannot have.
+    """
+    known = {each.name: each for each in flatten(kind, defaults)}
+    unknown = values.keys() - known.keys()
+    if unknown:
+        raise TypeError(f"no setting {', '.join(sorted(unknown))}")
+    return _build(kind, {name: known[name].read(value) for name, value in values.items()}, defaults)
+
+
+def _build(kind: type[Any], values: Mapping[str, Any], defaults: Any) -> Any:
+    hints = get_type_hints(kind)
+    made: dict[str, Any] = {}
+    for each in dataclasses.fields(kind):
+        default = getattr(defaults, each.name) if defaults is not None else _default(each)
+        if dataclasses.is_dataclass(hints[each.name]):
+            made[each.name] = _build(hints[each.name], values, default if default is not MISSING else None)
+        elif each.name in values:
+            made[each.name] = values[each.name]
+        elif default is not MISSING:
+            made[each.name] = default
+    return kind(**made)
+
+
+def bare(kind: type[S], **values: Any) -> S:
+    """Build settings without operands, for callers that hand the opened things over.
+
+    Args:
+        kind: the settings class.
+        values: settings by their own names; the others keep their defaults.
+    """
+    operands = {each.name: "" for each in flatten(kind) if each.required and isinstance(each.mark, Operand)}
+    return rebuild(kind, {**operands, **values})  # type: ignore[no-any-return]
+
+
+def plain_settings(settings: Any, *, neutral: bool = True) -> dict[str, Any]:
+    """Give the settings that decide what comes out, by their own names: what provenance holds.
+
+    Args:
+        settings: of a command.
+        neutral: whether those that change no result have their value too, and not their default.
+    """
+    steering = [each for each in flatten(type(settings)) if isinstance(each.mark, Flag) and each.mark.steers]
+    return {
+        each.name: each.default if each.mark.neutral and not neutral else value_at(settings, each.path)  # type: ignore[union-attr]
+        for each in steering
+    }
+
+
+def value_at(settings: Any, path: Sequence[str]) -> Any:
+    """Give a field's value by its path through the bundles."""
+    for name in path:
+        settings = getattr(settings, name)
+    return settings
+
+
+@dataclass(frozen=True)
+class CommandSpec:
+    """A command: its settings, where its work is, and what the help says besides.
+
+    Attributes:
+        settings: the settings class; its docstring is the help's text, one imperative line first.
+        work: imports and gives the work, which only a run needs.
+        heading: what the command stands under in the program's help.
+        examples: command lines that run; at least two.
+        rank: its place under the heading, lowest first.
+        writes: the kinds of records that it writes, as `mltools schema` names them.
+        released: settings by name as `--preset released-code` has them.
+        sink: imports and gives what takes the work's results, where they are no records.
+        check: raises UsageError where settings that are right alone do not go together.
+    """
+
+    settings: type[Any]
+    work: Callable[[], Any]
+    heading: str
+    examples: tuple[str, ...]
+    rank: int = 100
+    writes: tuple[str, ...] = ()
+    released: Mapping[str, Any] = field(default_factory=dict)
+    sink: Callable[[], Any] | None = None
+    check: Callable[[Any], None] | None = None
+
+
+def one_of(option: str, value: str, choices: Sequence[str]) -> str:
+    """Check that a value is one of the choices, and suggest the nearest.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value in choices:
+        return value
+    close = get_close_matches(value, choices, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UsageError(f'{option} "{value}": choose {", ".join(choices[:-1])} or {choices[-1]}{hint}')
