@@ -35,8 +35,13 @@ import plain
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.commands.perturb import Settings as PerturbSettings
+from mltools.spec import bare
 from mltools import console
-from mltools.config import FinetuneConfig, GradsConfig, PerturbConfig, ProbeConfig, RetrainConfig
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.provenance import Provenance
@@ -44,15 +49,15 @@ from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
-from mltools.model.gradients import mean_gradients
-from mltools.tools.centroid import centroid
-from mltools.tools.finetune import finetune
-from mltools.tools.grads import choose_rows
-from mltools.tools.perturb import perturb
-from mltools.tools.probe import probe
-from mltools.tools.retrain import retrain, split_rows
-from mltools.tools.states import open_for_states, read_table, states
-from mltools.tools.swap import SwapResult, swap
+from mltools.commands.grads.gradients import mean_gradients
+from mltools.commands.centroid.work import centroid
+from mltools.commands.finetune.work import finetune
+from mltools.commands.grads.work import choose_rows
+from mltools.commands.perturb.work import perturb
+from mltools.commands.probe.work import probe
+from mltools.commands.retrain.work import retrain, split_rows
+from mltools.model.states import open_for_states, read_table, states
+from mltools.commands.swap.work import SwapResult, swap
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -104,7 +109,7 @@ class Bench:
     def _noisy(self, rows: Path, n_rows: int) -> Examples:
         lines = rows.read_text().splitlines()[:n_rows]
         (self.scratch / "rows.jsonl").write_text("\n".join(lines) + "\n")
-        changed = perturb(Source(self.scratch / "rows.jsonl"), self.columns, PerturbConfig())
+        changed = perturb(Source(self.scratch / "rows.jsonl"), self.columns, bare(PerturbSettings))
         path = self.scratch / "noisy.jsonl"
         path.write_bytes(b"".join(line + b"\n" for line in changed if isinstance(line, bytes)))
         return read_examples(path, self.columns)
@@ -245,7 +250,7 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
     def ours() -> float:
         for path in (out, out.with_name("out.resume")):
             shutil.rmtree(path, ignore_errors=True)
-        config = FinetuneConfig(epochs=2, learning_rate=1e-4, evaluate="always")
+        config = bare(FinetuneSettings, epochs=2, learning_rate=1e-4, evaluate="always")
         records = finetune(bench.model, bench.examples, out, config)
         next(records)
         start = time.process_time()
@@ -268,7 +273,7 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
 
 def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
     """Time all windows; a run takes minutes, so none is spent on warming up."""
-    config = replace(RetrainConfig(), epochs=bench.epochs)
+    config = replace(bare(RetrainSettings), epochs=bench.epochs)
     base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
     split = split_rows(bench.examples, 1)
     noisy, pretrained = bench.stock(), bench.stock(bench.clean)
@@ -302,7 +307,7 @@ def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
 
 def time_grads(bench: Bench, repeats: int) -> Timing:
     checkpoint = open_checkpoint(str(bench.noisy))
-    config = GradsConfig()
+    config = bare(GradsSettings)
     chosen = choose_rows(bench.examples, config)
     model = bench.stock()
 
@@ -358,7 +363,7 @@ def time_probe(bench: Bench, repeats: int) -> Timing:
     if not path.exists():
         write_states(bench, path)
     labels = torch.tensor(bench.examples.noisy).long()
-    config = ProbeConfig()
+    config = bare(ProbeSettings)
 
     def ours() -> int:
         with open_states(Source(path)) as opened:

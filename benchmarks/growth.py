@@ -21,18 +21,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 
 from conftest import WORDS, save_tiny, write_jsonl
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.spec import bare
 from mltools import console
-from mltools.config import ProbeConfig
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.tools.centroid import centroid
-from mltools.tools.grads import grads
-from mltools.tools.probe import probe
-from mltools.tools.states import open_for_states, read_table, states
-from mltools.tools.swap import swap
+from mltools.commands.centroid.work import centroid
+from mltools.commands.grads.work import grads
+from mltools.commands.probe.work import probe
+from mltools.model.states import open_for_states, read_table, states
+from mltools.commands.swap.work import swap
 
 ROWS, LAYERS, CLASSES, LENGTH = 256, 6, 6, 16
 
@@ -74,7 +75,7 @@ class Case:
 
     def probe(self) -> None:
         with open_states(Source(self.folder / "states.safetensors")) as opened:
-            list(probe(opened, ProbeConfig(epochs=30)))
+            list(probe(opened, bare(ProbeSettings, epochs=30)))
 
 
 def timed(work: Callable[[], None]) -> float:

@@ -29,7 +29,7 @@ GUIDED = (
     "mltools.io.examples",
     "mltools.io.groups",
     "mltools.windows",
-    "mltools.tools.mcog",
+    "mltools.analysis.layer_scores",
 )
 
 

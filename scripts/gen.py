@@ -15,8 +15,8 @@ from mltools import __version__
 from mltools.cli.app import EXIT_STATUS, headed_commands
 from mltools.cli.help import ABOUT, root_help
 from mltools.reference import OWN, PROGRAM_OPTIONS, Command, Parameter, command_help
-from mltools.tools.completion import completion
-from mltools.tools.schema import schema
+from mltools.cli.completion import completion
+from mltools.cli.schema import schema
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("completions", "man", "docs/commands")

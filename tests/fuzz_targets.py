@@ -14,7 +14,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from mltools.config import PerturbConfig
+from mltools.commands.perturb import Settings as PerturbSettings
+from mltools.spec import bare
 from mltools.errors import MltoolsError, RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
@@ -24,9 +25,9 @@ from mltools.io.rewrite import dump_row, write_parquet_rows
 from mltools.io.rows import iter_blocks, iter_rows
 from mltools.io.source import Source
 from mltools.io.tables import read_file
-from mltools.tools.inspect_file import inspect_file
-from mltools.tools.mcog import mcog
-from mltools.tools.perturb import perturb
+from mltools.commands.inspect.file import inspect_file
+from mltools.analysis.layer_scores import mcog
+from mltools.commands.perturb.work import perturb
 from mltools.windows import parse_layers, parse_windows
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -82,7 +83,7 @@ def _prepared(source: Source) -> None:
 
 def _perturbed(source: Source) -> None:
     """As JSON lines, and as Parquet again, which must be readable."""
-    rows = list(perturb(source, Columns(), PerturbConfig()))
+    rows = list(perturb(source, Columns(), bare(PerturbSettings)))
     with contextlib.suppress(RowsError):
         b"\n".join(dump_row(row) for row in rows if isinstance(row, dict))
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory()) as name:

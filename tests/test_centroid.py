@@ -17,7 +17,7 @@ from mltools.config import Crossing
 from mltools.io.kinds import CentroidRecord, EventRecord
 from mltools.io.source import Source
 from mltools.io.states import open_states
-from mltools.tools.centroid import STATISTICS, centroid, crossing, events, initiation, statistics
+from mltools.commands.centroid.work import STATISTICS, centroid, crossing, events, initiation, statistics
 
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli
-from mltools.cli.app import COMMANDS
+from mltools.cli.registry import command_names
 
 ROOT = Path(__file__).parents[1]
 COMPLETIONS = ROOT / "completions"
@@ -113,7 +113,7 @@ def test_generated_files_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr[:4000]
 
 
-@pytest.mark.parametrize("page", ["mltools", *(f"mltools-{name}" for name in COMMANDS)])
+@pytest.mark.parametrize("page", ["mltools", *(f"mltools-{name}" for name in command_names())])
 def test_man_page(page: str) -> None:
     """The page renders without a warning and names every option."""
     if shutil.which("man") is None:

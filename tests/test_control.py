@@ -20,17 +20,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
-from mltools.config import FinetuneConfig, RetrainConfig
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.spec import bare
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training
 from mltools.tools import finetune as module
-from mltools.tools.finetune import finetune
-from mltools.tools.finetune_state import state_folder
-from mltools.tools.retrain import retrain
-from mltools.tools.swap import swap
+from mltools.commands.finetune.work import finetune
+from mltools.commands.finetune.state import state_folder
+from mltools.commands.retrain.work import retrain
+from mltools.commands.swap.work import swap
 from mltools.windows import layer_scores
 
 Tiny = Callable[..., Path]
@@ -63,7 +65,7 @@ def train(tiny: Tiny, noisy_rows: Path, aux_rows: Path, tmp_path: Path) -> Train
     """Give a function (architecture, aux or not, settings) -> weights after one epoch."""
 
     def run(architecture: str = "bert", aux: bool = True, **settings: Any) -> dict[str, Tensor]:
-        config = FinetuneConfig(epochs=1, evaluate="last", **settings)
+        config = bare(FinetuneSettings, epochs=1, evaluate="last", **settings)
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         others = read_examples(aux_rows) if aux else None
         list(finetune(str(tiny(architecture)), read_examples(noisy_rows), out, config, aux=others))
@@ -162,7 +164,7 @@ def test_order_of_batches_is_of_seed_and_epoch(
     monkeypatch.setattr(Training, "update", note)
     for run, target in enumerate(("label", "original_label")):
         orders.append([])
-        config = FinetuneConfig(epochs=2, target=target, evaluate="last")  # type: ignore[arg-type]
+        config = bare(FinetuneSettings, epochs=2, target=target, evaluate="last")  # type: ignore[arg-type]
         aux = read_examples(aux_rows)
         list(finetune(str(tiny("bert")), read_examples(noisy_rows), tmp_path / str(run), config, aux=aux))
     assert orders[0] == orders[1]
@@ -180,7 +182,7 @@ def test_b09_resume_with_aux_is_bit_exact(
     steps: int, tiny: Tiny, noisy_rows: Path, aux_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(out: str, resume: bool = False) -> Any:
-        config = FinetuneConfig(
+        config = bare(FinetuneSettings, 
             learning_rate=3e-3, aux_learning_rate=1e-3, epochs=2, freeze="embeddings,1-2", memorised_at=0.2
         )
         rows, aux = read_examples(noisy_rows), read_examples(aux_rows)
@@ -222,7 +224,7 @@ def test_raise_rate_is_a_run_at_the_higher_rate(cli: Cli, tiny: Tiny, noisy_rows
 
 def test_raise_rate_stops_once_the_rows_are_fitted(tiny: Tiny, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "r.jsonl", [{"text": word, "label": word} for word in ("who", "where")] * 4)
-    config = FinetuneConfig(learning_rate=3e-3, epochs=20, raise_rate=True, warmup=0)
+    config = bare(FinetuneSettings, learning_rate=3e-3, epochs=20, raise_rate=True, warmup=0)
     records = list(finetune(str(tiny("bert", dropout=False)), read_examples(rows), tmp_path / "m", config))
     assert records[-1].attempt == 1 and records[-1].train_accuracy == 1
 
@@ -231,7 +233,7 @@ def test_raise_rate_resumes_in_a_later_attempt(
     tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(out: str, resume: bool = False) -> Any:
-        config = FinetuneConfig(learning_rate=1e-4, epochs=1, raise_rate=True, memorised_at=0)
+        config = bare(FinetuneSettings, learning_rate=1e-4, epochs=1, raise_rate=True, memorised_at=0)
         return finetune(str(tiny("bert")), read_examples(noisy_rows), tmp_path / out, config, resume=resume)
 
     whole = list(run("whole"))
@@ -318,7 +320,7 @@ def planted(
     pretrained = tiny("bert", dropout=False, num_hidden_layers=LAYERS)
     frozen = ",".join(str(layer) for layer in range(1, LAYERS + 1) if layer not in request.param)
     for target in ("label", "original_label"):
-        config = FinetuneConfig(
+        config = bare(FinetuneSettings, 
             learning_rate=5e-3,
             aux_learning_rate=3e-5,
             batch_size=14,
@@ -348,7 +350,7 @@ def test_swap_finds_the_planted_layers(planted: Planted) -> None:
 def test_retrain_finds_the_planted_layers(planted: Planted) -> None:
     noisy = open_checkpoint(str(planted.noisy))
     pretrained = open_checkpoint(str(planted.pretrained), fresh_head=noisy.labels)
-    config = RetrainConfig(learning_rate=1e-3, batch_size=14)
+    config = bare(RetrainSettings, learning_rate=1e-3, batch_size=14)
     records = list(retrain(noisy, pretrained, read_examples(planted.rows), config=config))
     scores = layer_scores({(r.start, r.end): r.memorisation_error for r in records}, LAYERS)
     assert best(scores, 2) == set(planted.layers)
@@ -359,7 +361,7 @@ def frozen(tiny: Tiny, aux_rows: Path, tmp_path_factory: pytest.TempPathFactory)
     """The frozen baseline of the planted models: the body has seen auxiliary rows only."""
     folder = tmp_path_factory.mktemp("frozen")
     rows = read_examples(write_jsonl(folder / "rows.jsonl", keyword_rows(42)))
-    config = FinetuneConfig(
+    config = bare(FinetuneSettings, 
         learning_rate=5e-3, aux_learning_rate=3e-5, batch_size=14, epochs=24, freeze="all-layers", evaluate="last"
     )
     pretrained = tiny("bert", dropout=False, num_hidden_layers=LAYERS)

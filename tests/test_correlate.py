@@ -16,7 +16,7 @@ from scipy import stats
 
 from conftest import CONFORMANCE, SHARED, Cli, Shell, write_jsonl
 from mltools.tools import statistics
-from mltools.tools.statistics import Method, adjust, agreement, coefficient, ranks, resampled
+from mltools.analysis.statistics import Method, adjust, agreement, coefficient, ranks, resampled
 
 FIGURES = SHARED / "paper" / "figures.json"
 METHODS: tuple[Method, ...] = ("spearman", "pearson", "kendall")

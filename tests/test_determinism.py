@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli, toy_rows, write_jsonl
-from mltools.cli.app import COMMANDS
+from mltools.cli.registry import command_names
 from mltools.cli.job import command_line
 
 Tiny = Callable[..., Path]

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import Shell, make_tokenizer, write_jsonl
 from mltools import config
-from mltools.cli.app import COMMANDS
+from mltools.cli.registry import command_names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

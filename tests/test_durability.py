@@ -92,7 +92,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
 @pytest.fixture(autouse=True)
 def save_after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let finetune save its state after each step instead of every minute."""
-    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.tools.finetune:SAVE_EVERY_SECONDS=0")
+    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.commands.finetune.work:SAVE_EVERY_SECONDS=0")
 
 
 def content(path: Path) -> Content:
@@ -357,7 +357,7 @@ def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path
     from mltools.errors import RowsError
     from mltools.io.columns import Columns
     from mltools.io.source import Source
-    from mltools.tools.states import open_for_states, read_table, states
+    from mltools.model.states import open_for_states, read_table, states
 
     rows = toy_rows(20)
     path, others = tmp_path / f"rows.{form}", [{**row, "text": "who"} for row in rows]

@@ -17,13 +17,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
-from mltools.config import FinetuneConfig
+from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.spec import bare
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.tools import finetune as module
-from mltools.tools.finetune import finetune
-from mltools.tools.finetune_state import state_folder
+from mltools.commands.finetune.work import finetune
+from mltools.commands.finetune.state import state_folder
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)
@@ -86,9 +87,9 @@ def test_clean_run_shares_batches_and_head(tiny: Tiny, noisy_rows: Path, tmp_pat
     examples = read_examples(noisy_rows)
     examples_same = read_examples(noisy_rows)
     examples_same.labels[:] = examples_same.original_labels
-    base = FinetuneConfig(epochs=1, learning_rate=1e-3)
+    base = bare(FinetuneSettings, epochs=1, learning_rate=1e-3)
     list(finetune(str(tiny("bert")), examples_same, tmp_path / "a", base))
-    clean = FinetuneConfig(epochs=1, learning_rate=1e-3, target="original_label")
+    clean = bare(FinetuneSettings, epochs=1, learning_rate=1e-3, target="original_label")
     list(finetune(str(tiny("bert")), examples, tmp_path / "b", clean))
     one, other = weights(tmp_path / "a"), weights(tmp_path / "b")
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -134,7 +135,7 @@ def test_b10_same_seed_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_pa
 
 
 def run(tiny: Tiny, rows: Path, out: Path, resume: bool = False) -> Any:
-    config = FinetuneConfig(epochs=3, learning_rate=3e-3, memorised_at=0.3)
+    config = bare(FinetuneSettings, epochs=3, learning_rate=3e-3, memorised_at=0.3)
     return finetune(str(tiny("bert")), read_examples(rows), out, config, resume=resume)
 
 

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
-from mltools.config import GeneraliseConfig
+from mltools.commands.generalise import Settings as GeneraliseSettings
+from mltools.spec import bare
 from mltools.io.examples import Examples, read_examples
 from mltools.io.records import read_records
 from mltools.io.source import Source
-from mltools.tools.generalise import generalise, half
-from mltools.tools.generalise_merge import merge
+from mltools.commands.generalise.work import generalise, half
+from mltools.commands.generalise.merge import merge
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 1, "--lr", 1e-3)
@@ -63,7 +64,7 @@ def test_rows_in_another_order_give_the_same(tiny: Tiny, tmp_path: Path) -> None
     found = []
     for name, order in (("a", rows), ("b", random.Random(1).sample(rows, 20))):
         examples = read_examples(write_jsonl(tmp_path / name, order))
-        records = generalise(str(tiny("bert")), examples, [1], GeneraliseConfig(epochs=2, learning_rate=1e-3))
+        records = generalise(str(tiny("bert")), examples, [1], bare(GeneraliseSettings, epochs=2, learning_rate=1e-3))
         found.append({record.id: (record.inside, pytest.approx(record.probability, abs=1e-6)) for record in records})
     assert found[0] == found[1]
 

@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
-from mltools.config import GradsConfig, resolve
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.spec import bare
 from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.gradients import Gradients, tensor_sums
-from mltools.tools.grads import Tensors, choose_rows, find_tensors, grads, records, scores
+from mltools.commands.grads.gradients import Gradients, tensor_sums
+from mltools.commands.grads.work import Tensors, choose_rows, find_tensors, grads, records, scores
 
 Tiny = Callable[..., Path]
 CASES = ("bert-questions", "neox-questions")
@@ -41,7 +42,7 @@ def test_conformance(case: str, preset: str) -> None:
         grads(
             str(folder / "memorised"),
             read_examples(folder / "noisy.jsonl"),
-            resolve(GradsConfig, preset, max_length=64),
+            resolve(GradsSettings, preset, max_length=64),
             frozen=str(folder / "frozen"),
             clean_ids=expected["grads_clean_ids"],
         )
@@ -77,7 +78,7 @@ def golden_sums(post: dict[str, Any], checkpoint: str) -> Gradients:
 def test_released_post_processing(norm: str, minus_clean: bool, over_frozen: bool) -> None:
     """The eight post-processings of Appendix E, on gradients that the released functions were given."""
     post = golden()
-    config = resolve(GradsConfig, "released-code", norm=norm, noisy_only=not minus_clean)
+    config = resolve(GradsSettings, "released-code", norm=norm, noisy_only=not minus_clean)
     layers = {name: int(name.split(".")[3]) + 1 for name in post["M"]["noisy"] if ".layers." in name}
     kept = [name for name in layers if not any(word in name for word in config.leave_out)]
     tensors = Tensors(layers, {"all": kept}, 4)
@@ -110,7 +111,7 @@ def test_b17_equals_a_loop_over_rows(
     architecture: str, objective: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     folder, examples = tiny(architecture, 1), read_examples(noisy_rows)
-    config = resolve(GradsConfig, "paper", objective=objective)
+    config = resolve(GradsSettings, "paper", objective=objective)
     found = list(grads(str(folder), examples, config, save=tmp_path / "gradients.safetensors"))
     saved = load_file(tmp_path / "gradients.safetensors")
     noisy, clean = choose_rows(examples, config)
@@ -136,7 +137,7 @@ def test_b17_equals_a_loop_over_rows(
 def test_batches_change_nothing(batch_size: int, tiny: Tiny, noisy_rows: Path) -> None:
     examples = read_examples(noisy_rows)
     whole, cut = (
-        list(grads(str(tiny("bert", 1)), examples, resolve(GradsConfig, "paper", batch_size=size)))
+        list(grads(str(tiny("bert", 1)), examples, resolve(GradsSettings, "paper", batch_size=size)))
         for size in (None, batch_size)
     )
     for name in ("l1_noisy", "l1_clean", "l1_difference", "l2_difference", "score"):
@@ -148,7 +149,7 @@ def test_row_order_changes_nothing(tiny: Tiny, tmp_path: Path, noisy_rows: Path)
     chosen = []
     for path in (noisy_rows, backwards):
         examples = read_examples(path)
-        clean = choose_rows(examples, GradsConfig())[1]
+        clean = choose_rows(examples, bare(GradsSettings))[1]
         assert clean is not None
         chosen.append({examples.ids[i] for i in clean})
     assert chosen[0] == chosen[1]
@@ -160,12 +161,12 @@ def test_clean_rows_are_as_many_and_drawn_by_seed(noisy_rows: Path) -> None:
     examples = read_examples(noisy_rows)
     draws = []
     for seed in (1, 1, 2):
-        noisy, clean = choose_rows(examples, GradsConfig(seed=seed))
+        noisy, clean = choose_rows(examples, bare(GradsSettings, seed=seed))
         assert clean is not None and len(clean) == len(noisy) == sum(examples.noisy) == len(set(clean.tolist()))
         assert not any(examples.noisy[i] for i in clean)
         draws.append(clean.tolist())
     assert draws[0] == draws[1] != draws[2]
-    assert choose_rows(examples, GradsConfig(noisy_only=True))[1] is None
+    assert choose_rows(examples, bare(GradsSettings, noisy_only=True))[1] is None
 
 
 def test_parts_side_by_side(tiny: Tiny, noisy_rows: Path) -> None:
@@ -173,14 +174,14 @@ def test_parts_side_by_side(tiny: Tiny, noisy_rows: Path) -> None:
     examples, folder = read_examples(noisy_rows), str(tiny("opt", 1))
     for norm in ("l1", "l2"):
         power = 1 if norm == "l1" else 2
-        for record in grads(folder, examples, resolve(GradsConfig, "paper", norm=norm)):
+        for record in grads(folder, examples, resolve(GradsSettings, "paper", norm=norm)):
             parts = [record.norm_attn, record.norm_mlp, record.norm_norm]
             assert all(part is not None and part > 0 for part in parts)
             total = sum(part**power for part in parts if part is not None)
             assert total == pytest.approx(getattr(record, f"{norm}_difference") ** power, rel=1e-9)
     whole = list(grads(folder, examples))
     for part in ("attn", "mlp", "norm"):
-        alone = list(grads(folder, examples, resolve(GradsConfig, "paper", part=part)))
+        alone = list(grads(folder, examples, resolve(GradsSettings, "paper", part=part)))
         assert column(alone, "score") == column(whole, f"score_{part}")
         assert column(alone, "l1_difference") == column(whole, f"norm_{part}")
 
@@ -189,13 +190,13 @@ def test_opt_norms_are_in_the_default_and_out_in_the_released_preset(tiny: Tiny,
     """The released name filter drops final_layer_norm of every layer of OPT (released-code 2.2, point 17)."""
     folder = str(tiny("opt", 1))
     checkpoint = open_checkpoint(folder)
-    default = set(find_tensors(checkpoint, GradsConfig()).parts["all"])
-    released = set(find_tensors(checkpoint, resolve(GradsConfig, "released-code")).parts["all"])
+    default = set(find_tensors(checkpoint, bare(GradsSettings)).parts["all"])
+    released = set(find_tensors(checkpoint, resolve(GradsSettings, "released-code")).parts["all"])
     dropped = {f"model.decoder.layers.{i}.final_layer_norm.{kind}" for i in range(4) for kind in ("weight", "bias")}
     assert dropped <= default and default - released == dropped
     examples = read_examples(noisy_rows)
-    full = list(grads(folder, examples, resolve(GradsConfig, "released-code", leave_out=())))
-    less = list(grads(folder, examples, resolve(GradsConfig, "released-code")))
+    full = list(grads(folder, examples, resolve(GradsSettings, "released-code", leave_out=())))
+    less = list(grads(folder, examples, resolve(GradsSettings, "released-code")))
     for more, fewer in zip(full, less, strict=True):
         assert more.l1_noisy > fewer.l1_noisy
         assert more.norm_norm is not None and fewer.norm_norm is not None and more.norm_norm > fewer.norm_norm
@@ -205,7 +206,7 @@ def test_opt_norms_are_in_the_default_and_out_in_the_released_preset(tiny: Tiny,
 @pytest.mark.parametrize("architecture", ["bert", "gpt_neox", "llama"])
 def test_released_preset_drops_nothing_else(architecture: str, tiny: Tiny) -> None:
     checkpoint = open_checkpoint(str(tiny(architecture, 1)))
-    default, released = (find_tensors(checkpoint, resolve(GradsConfig, p)).parts["all"] for p in PRESETS)
+    default, released = (find_tensors(checkpoint, resolve(GradsSettings, p)).parts["all"] for p in PRESETS)
     assert default == released
 
 
@@ -273,14 +274,14 @@ def test_rows_that_cannot_be_used(tiny: Tiny, tmp_path: Path, cli: Cli) -> None:
     none = write_jsonl(tmp_path / "none.jsonl", [{**row, "noisy": False} for row in toy_rows(10)])
     assert "no noisy rows" in cli("grads", tiny("bert", 1), none).err
     with pytest.raises(RowsError, match=r"few\.jsonl: no clean row has the id 9"):
-        choose_rows(read_examples(few), GradsConfig(), [9])
+        choose_rows(read_examples(few), bare(GradsSettings), [9])
 
 
 def test_checkpoints_that_cannot_be_used(tiny: Tiny, noisy_rows: Path, cli: Cli) -> None:
     result = cli("grads", tiny("bert", 1), noisy_rows, "--frozen", tiny("electra", 1))
     assert result.code == 4 and "differ in" in result.err
     with pytest.raises(CheckpointError, match=r"no tensor of layer 1 is left \(--part all, --leave-out bert\)"):
-        find_tensors(open_checkpoint(str(tiny("bert", 1))), GradsConfig(leave_out=("bert",)))
+        find_tensors(open_checkpoint(str(tiny("bert", 1))), bare(GradsSettings, leave_out=("bert",)))
 
 
 def test_b17_a_lost_row_is_an_error(tiny: Tiny, noisy_rows: Path) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from conftest import Cli
 from mltools import config
-from mltools.cli.app import COMMANDS, EXIT_STATUS, HEADINGS
-from mltools.reference import GROUPS, Command
+from mltools.cli.reference import EXIT_STATUS, GROUPS, Command, all_commands
+from mltools.cli.registry import HEADINGS, command_names
+from mltools.cli.reference import GROUPS, Command
 
 CASES = list(COMMANDS.values())
 NAMES = [command.name for command in CASES]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conftest import toy_rows, write_jsonl
-from mltools.cli.app import COMMANDS
+from mltools.cli.registry import command_names
 
 HEAVY = frozenset({"torch", "transformers", "datasets", "sklearn", "accelerate", "safetensors", "huggingface_hub"})
 FOR_WORK = frozenset({"scipy", "polars", "rich", "numpy", "matplotlib"})
@@ -39,7 +39,7 @@ def imported(*runs: Words, stdin: bytes = b"") -> Iterator[tuple[Words, int, set
 
 
 def test_b48_help_imports_nothing_heavy() -> None:
-    runs: list[Words] = [(), ("--version",), ("help",), *((name, "--help") for name in COMMANDS)]
+    runs: list[Words] = [(), ("--version",), ("help",), *((name, "--help") for name in command_names())]
     for run, status, modules in imported(*runs):
         assert (status, modules & (HEAVY | FOR_WORK)) == (0, set()), run
 

@@ -21,18 +21,23 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from conftest import ARCHITECTURES, save_tiny, toy_rows, write_jsonl
-from mltools.config import FinetuneConfig, GradsConfig, RetrainConfig, StatesConfig, SwapConfig
+from mltools.commands.swap import Settings as SwapSettings
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.commands.states import Settings as StatesSettings
+from mltools.spec import bare
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
-from mltools.tools.finetune import finetune
-from mltools.tools.grads import grads
-from mltools.tools.retrain import retrain
-from mltools.tools.states import open_for_states, read_table, states
-from mltools.tools.swap import SwapResult, swap
+from mltools.commands.finetune.work import finetune
+from mltools.commands.grads.work import grads
+from mltools.commands.retrain.work import retrain
+from mltools.model.states import open_for_states, read_table, states
+from mltools.commands.swap.work import SwapResult, swap
 from mltools.windows import Window
 
 TOLERANCE = 1e-5
@@ -126,7 +131,7 @@ def by_id(ids: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
 
 def run_swap(noisy: str, clean: str, rows: Path, setting: Setting, _: Path) -> Result:
     examples, result = read_examples(rows), SwapResult.empty()
-    config = SwapConfig(batch_size=setting.batch_size)
+    config = bare(SwapSettings, batch_size=setting.batch_size)
     records = list(swap(open_checkpoint(noisy), open_checkpoint(clean), examples, (), config, None, result))
     assert min(result.margin.flat) > 1e-4, "a tie, which rounding decides"
     per_row: dict[str, NDArray[Any]] = {"predicted": result.predicted.T, "margin": result.margin.T}
@@ -134,7 +139,7 @@ def run_swap(noisy: str, clean: str, rows: Path, setting: Setting, _: Path) -> R
 
 
 def run_grads(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> Result:
-    config = GradsConfig(batch_size=setting.batch_size)
+    config = bare(GradsSettings, batch_size=setting.batch_size)
     return numbers(list(grads(noisy, read_examples(rows), config, frozen=other, threads=setting.threads)))
 
 
@@ -142,7 +147,7 @@ def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -
     source, out = Source(rows), folder / "states.safetensors"
     table = read_table(source)
     checkpoint = open_for_states(noisy, table, torch.device("cpu"))
-    states(checkpoint, source, Columns(), table, out, StatesConfig(batch_size=setting.batch_size))
+    states(checkpoint, source, Columns(), table, out, bare(StatesSettings, batch_size=setting.batch_size))
     found = load_file(out)
     columns = ("hidden_states", "label", "original_label", "noisy")
     return {name: by_id(list(table.ids), found[name]) for name in columns}
@@ -150,7 +155,7 @@ def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -
 
 def run_retrain(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> Result:
     """The batch size of training is a setting that matters; what must not is how its batches are cut up."""
-    config = RetrainConfig(epochs=2, learning_rate=1e-3, micro_batch=setting.batch_size)
+    config = bare(RetrainSettings, epochs=2, learning_rate=1e-3, micro_batch=setting.batch_size)
     windows = [Window((2, 3)), Window((4,))]
     return numbers(list(retrain(open_checkpoint(noisy), open_checkpoint(other), read_examples(rows), windows, config)))
 
@@ -159,7 +164,7 @@ def run_finetune(noisy: str, _: str, rows: Path, setting: Setting, folder: Path)
     """Train one epoch and measure; then measure as the batch size says."""
     out, examples = folder / "finetuned", read_examples(rows)
     shutil.rmtree(out, ignore_errors=True)
-    config = FinetuneConfig(epochs=1, learning_rate=1e-3, micro_batch=setting.batch_size, evaluate="always")
+    config = bare(FinetuneSettings, epochs=1, learning_rate=1e-3, micro_batch=setting.batch_size, evaluate="always")
     records = list(finetune(noisy, examples, out, config, validation=examples, threads=setting.threads))
     trained = open_checkpoint(str(out))
     targets = target_indices(examples.labels, trained.labels, examples)

@@ -95,18 +95,19 @@ def test_swap_of_24_layers_applies_2_624_layers_a_row(tiny: Tiny, tmp_path: Path
 PEAK_OF_GRADS = """
 import sys
 from pathlib import Path
-from mltools.config import GradsConfig
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.spec import bare
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
-from mltools.model.gradients import mean_gradients
-from mltools.tools.grads import choose_rows
+from mltools.commands.grads.gradients import mean_gradients
+from mltools.commands.grads.work import choose_rows
 
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
-examples, config = read_examples(Path(sys.argv[2])), GradsConfig()
+examples, config = read_examples(Path(sys.argv[2])), bare(GradsSettings)
 checkpoint = open_checkpoint(sys.argv[1], fresh_head=sorted(set(examples.labels)))
 encoded, targets = checkpoint.encode(examples, 512), target_indices(examples.labels, checkpoint.labels, examples)
 Path("/proc/self/clear_refs").write_text("5")
@@ -139,7 +140,7 @@ import sys
 from pathlib import Path
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.tools.swap import swap
+from mltools.commands.swap.work import swap
 from mltools.windows import Window
 
 def anonymous():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, SHARED, Cli, Shell, write_jsonl
-from mltools.tools.mcog import centre_of_gravity
+from mltools.analysis.layer_scores import centre_of_gravity
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 FIGURES = SHARED / "paper" / "figures.json"

@@ -18,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.config import PerturbConfig, resolve
+from mltools.commands.perturb import Settings as PerturbSettings
+from mltools.spec import bare
 from mltools.draw import keyed_hash, keyed_hashes, ranked
 from mltools.errors import RowsError, UsageError
 from mltools.io.columns import Columns, RowId
 from mltools.io.rewrite import replace_value
 from mltools.io.source import Source
-from mltools.tools.perturb import Count, perturb
+from mltools.commands.perturb.work import Count, perturb
 
 MLTOOLS = (sys.executable, "-m", "mltools")
 Rows = list[dict[str, Any]]
@@ -34,7 +35,7 @@ def lines_of(data: bytes, columns: Columns = Columns(), **changes: Any) -> list[
     """Perturb JSON lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        result = list(perturb(Source("-"), columns, PerturbConfig(**changes)))
+        result = list(perturb(Source("-"), columns, bare(PerturbSettings, **changes)))
     assert all(isinstance(line, bytes) for line in result)
     return result  # type: ignore[return-value]
 
@@ -336,7 +337,7 @@ def golden() -> Iterator[Any]:
 
 
 def released(labels: Sequence[int], **changes: Any) -> Rows:
-    config = resolve(PerturbConfig, "released-code", **changes)
+    config = resolve(PerturbSettings, "released-code", **changes)
     data = "".join(json.dumps({"label": label}) + "\n" for label in labels).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -570,5 +571,5 @@ def test_a_million_rows_in_less_than_a_gibibyte(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", measure, script], cwd=tmp_path, capture_output=True, check=True)
     assert int(result.stdout) < (1 << 20)
     count = Count()
-    assert sum(1 for _ in perturb(Source(tmp_path / "rows.jsonl"), Columns(), PerturbConfig(), count)) == 1_000_000
+    assert sum(1 for _ in perturb(Source(tmp_path / "rows.jsonl"), Columns(), bare(PerturbSettings), count)) == 1_000_000
     assert count.noisy == 150_000

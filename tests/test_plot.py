@@ -15,8 +15,8 @@ import pytest
 from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.io.records import read_records
 from mltools.tools import plot
-from mltools.tools.plot_panels import Bars, Grid, Lines, Marks
-from mltools.tools.plot_text import TextStyle, draw_text, is_dark
+from mltools.commands.plot.panels import Bars, Grid, Lines, Marks
+from mltools.commands.plot.text import TextStyle, draw_text, is_dark
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 Rows = list[dict[str, Any]]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, SHARED, Cli, write_jsonl
 from mltools.tools import prepare_rows
-from mltools.tools.prepare import cut, filter_reuters, halves
-from mltools.tools.prepare_rows import Row
-from mltools.tools.prepare_tasks import TASKS
+from mltools.commands.prepare.work import cut, filter_reuters, halves
+from mltools.commands.prepare.rows import Row
+from mltools.commands.prepare.tasks import TASKS
 
 GOLDEN = json.loads((CONFORMANCE / "golden.json").read_text())
 PARTS: dict[str, Any] = {

@@ -16,13 +16,14 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.config import ProbeConfig
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.spec import bare
 from mltools.io.source import Source
 from mltools.io.states import open_states
-from mltools.model.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
+from mltools.commands.probe.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
 from mltools.model.training import purpose_seed
-from mltools.tools.mcog import centre_of_gravity
-from mltools.tools.probe import (
+from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.commands.probe.work import (
     layer_gains,
     memorisation_over_generalisation,
     ninety_percent,
@@ -63,7 +64,7 @@ def told_rows(n: int = 240, layers: int = 3, width: int = 8, noise_from: int = 2
 class PlainProbe:
     """One probe as one writes it: modules, autograd, AdamW, scikit-learn's F1, on the draws of a stack of one."""
 
-    def __init__(self, states: Tensor, split: Split, target: Target, job: Job, config: ProbeConfig) -> None:
+    def __init__(self, states: Tensor, split: Split, target: Target, job: Job, config: ProbeSettings) -> None:
         self.stack = ProbeStack(states, [split], [target], [Job(job.layer, 0, 0)], config)
         self.x, self.split, self.target, self.config = states[job.layer], split, target, config
         weights = [weight[0] for weight in self.stack.weights]
@@ -119,7 +120,7 @@ class PlainProbe:
 def training_case() -> tuple[Tensor, list[Split], list[Target]]:
     hidden, label, original = told_rows(n=150, layers=2)
     states = torch.from_numpy(hidden.transpose(1, 0, 2).astype(np.float32).copy())
-    splits = split_rows(list(range(150)), ProbeConfig(n_seeds=2))
+    splits = split_rows(list(range(150)), bare(ProbeSettings, n_seeds=2))
     noise = Target(("clean", "noisy"), (label != original).astype(np.int64), (0.33, 0.67), 1)
     return states, splits, [noise, Target(("0", "1", "2"), label.astype(np.int64), (1.0,) * 3)]
 
@@ -128,7 +129,7 @@ def training_case() -> tuple[Tensor, list[Split], list[Target]]:
 def test_batched_probes_are_plain_probes(hidden_layers: int) -> None:
     """All layers, seeds and targets in one stack, one probe at a time, and plain PyTorch give the same weights."""
     states, splits, targets = training_case()
-    config = ProbeConfig(hidden_layers=hidden_layers, epochs=8, select_after=2, learning_rate=3e-3, hidden_width=16)
+    config = bare(ProbeSettings, hidden_layers=hidden_layers, epochs=8, select_after=2, learning_rate=3e-3, hidden_width=16)
     jobs = [Job(layer, split, target) for layer in range(3) for split in range(2) for target in range(2)]
     stack = ProbeStack(states, splits, targets, jobs, config)
     assert list(stack.train()) == list(range(1, 9))
@@ -149,7 +150,7 @@ def test_batched_probes_are_plain_probes(hidden_layers: int) -> None:
 
 def test_groups_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     states, splits, targets = training_case()
-    config = ProbeConfig(epochs=6, select_after=2, learning_rate=3e-3, hidden_width=16)
+    config = bare(ProbeSettings, epochs=6, select_after=2, learning_rate=3e-3, hidden_width=16)
     jobs = [Job(layer, split, target) for target in range(2) for split in range(2) for layer in range(3)]
     whole = train_probes(states, splits, targets, jobs, config)
     monkeypatch.setattr("mltools.model.probes.CPU_BYTES", 1)
@@ -216,7 +217,7 @@ def test_row_order_does_not_matter_and_seeds_do(cli: Cli, tmp_path: Path) -> Non
 
 def test_splits_cover_all_rows_once() -> None:
     ids = [*range(60), *(f"id {i}" for i in range(43))]
-    first, second = split_rows(ids, ProbeConfig(n_seeds=2))
+    first, second = split_rows(ids, bare(ProbeSettings, n_seeds=2))
     for split in (first, second):
         assert [len(split.train), len(split.validation), len(split.test)] == [72, 10, 21]
         assert sorted([*split.train, *split.validation, *split.test]) == list(range(103))
@@ -318,7 +319,7 @@ def test_refused(cli: Cli, tmp_path: Path) -> None:
 def test_presets(tmp_path: Path) -> None:
     """The released probe has a second hidden layer; other layers, targets and rows leave a probe as it is."""
     path = save_states(tmp_path / "s", *told_rows())
-    quick = ProbeConfig(epochs=6, select_after=2, learning_rate=5e-3, n_seeds=1)
+    quick = bare(ProbeSettings, epochs=6, select_after=2, learning_rate=5e-3, n_seeds=1)
     with open_states(Source(path)) as states:
         one = list(probe(states, quick))
         two = list(probe(states, replace(quick, hidden_layers=2)))

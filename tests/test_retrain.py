@@ -13,7 +13,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, toy_rows, write_jsonl
-from mltools.config import RetrainConfig, SwapConfig, resolve
+from mltools.commands.swap import Settings as SwapSettings
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.spec import bare
 from mltools.errors import RowsError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import WindowRecord
@@ -23,13 +25,13 @@ from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.training import epoch_batches
-from mltools.tools.retrain import retrain, split_rows
-from mltools.tools.swap import swap
+from mltools.commands.retrain.work import retrain, split_rows
+from mltools.commands.swap.work import swap
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]
 FULL = Window((1, 2, 3, 4))
-SHORT = RetrainConfig(epochs=2, learning_rate=3e-3)
+SHORT = bare(RetrainSettings, epochs=2, learning_rate=3e-3)
 """6 or so steps that move the weights: the learning rate is high for tiny models."""
 
 
@@ -39,7 +41,7 @@ def pair(noisy: Path, pretrained: Path) -> tuple[Checkpoint, Checkpoint]:
 
 
 def run(
-    noisy: Path, pretrained: Path, rows: Path, windows: list[Window], config: RetrainConfig = SHORT, **options: Any
+    noisy: Path, pretrained: Path, rows: Path, windows: list[Window], config: RetrainSettings = SHORT, **options: Any
 ) -> dict[str, WindowRecord]:
     base, fresh = pair(noisy, pretrained)
     return {record.window: record for record in retrain(base, fresh, read_examples(rows), windows, config, **options)}
@@ -80,8 +82,8 @@ def test_without_learning_it_is_swapping(part: str, tiny: Tiny, noisy_rows: Path
     """At a learning rate of 0 the window is PRETRAINED's as it is, and all else is NOISY's."""
     noisy, other = (open_checkpoint(str(tiny("gpt_neox", seed))) for seed in (1, 2))
     examples = read_examples(noisy_rows)
-    swapped = {r.window: r for r in swap(noisy, other, examples, config=resolve(SwapConfig, "paper", part=part))}
-    config = resolve(RetrainConfig, "paper", part=part, epochs=1, learning_rate=0.0)
+    swapped = {r.window: r for r in swap(noisy, other, examples, config=resolve(SwapSettings, "paper", part=part))}
+    config = resolve(RetrainSettings, "paper", part=part, epochs=1, learning_rate=0.0)
     for record in retrain(noisy, other, examples, config=config):
         assert record.part == part
         assert record.noisy_accuracy == swapped[record.window].noisy_accuracy
@@ -94,7 +96,7 @@ def test_without_learning_it_is_swapping(part: str, tiny: Tiny, noisy_rows: Path
 def test_clean_rows_are_learnt_and_noise_is_forgotten(tiny: Tiny, tmp_path: Path) -> None:
     """Held-out clean rows are classified; the labels of noisy rows, never seen, are not given again but reverted."""
     rows = write_jsonl(tmp_path / "rows.jsonl", keyword_rows(96))
-    config = RetrainConfig(epochs=12, learning_rate=5e-3)
+    config = bare(RetrainSettings, epochs=12, learning_rate=5e-3)
     record = run(tiny("bert", 1), tiny("bert", 2), rows, [FULL], config)["1-4"]
     assert record.train_accuracy is not None and record.train_accuracy > 0.9
     assert record.clean_accuracy is not None and record.clean_accuracy > 0.7
@@ -120,7 +122,7 @@ def test_seed_decides(tiny: Tiny, noisy_rows: Path) -> None:
         assert len(losses[-1]) == total and title == "window 2 (1/1)"
 
     for seed in (1, 1, 2):
-        config = RetrainConfig(epochs=1, learning_rate=3e-3, seed=seed)
+        config = bare(RetrainSettings, epochs=1, learning_rate=3e-3, seed=seed)
         run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [Window((2,))], config, watch=watch)
     assert losses[0] == losses[1] != losses[2]
 
@@ -155,7 +157,7 @@ def test_b14_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows:
         yield from steps
         moved.update(name for name, tensor in base.model.state_dict().items() if not torch.equal(tensor, start[name]))
 
-    config = resolve(RetrainConfig, "paper", epochs=1, learning_rate=1e-3, **changes)
+    config = resolve(RetrainSettings, "paper", epochs=1, learning_rate=1e-3, **changes)
     (record,) = retrain(base, fresh, read_examples(noisy_rows), [Window((2, 4))], config, watch=watch)
     window = {name for name, part in base.parts.items() if part in (2, 4)}
     if config.part == "mlp":
@@ -182,7 +184,7 @@ def test_a_frozen_tensor_that_moves_is_noticed(tiny: Tiny, noisy_rows: Path) -> 
 
 def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
     """Default: window and head in train mode, all else in eval mode; --frozen-dropout: everything in train mode."""
-    for config in (SHORT, RetrainConfig(epochs=1, train_head=False), RetrainConfig(epochs=1, frozen_dropout=True)):
+    for config in (SHORT, bare(RetrainSettings, epochs=1, train_head=False), bare(RetrainSettings, epochs=1, frozen_dropout=True)):
         base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
         seen: dict[str, bool] = {}
 
@@ -206,7 +208,7 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
 # -- cached equals uncached ---------------------------------------------------------------------------
 
 
-def recorded_losses(folder: Path, other: Path, rows: Path, config: RetrainConfig, window: Window) -> list[float]:
+def recorded_losses(folder: Path, other: Path, rows: Path, config: RetrainSettings, window: Window) -> list[float]:
     losses: list[float] = []
 
     def watch(steps: Iterator[tuple[int, float]], total: int, title: str) -> Iterator[tuple[int, float]]:
@@ -227,7 +229,7 @@ def test_cached_equals_uncached(architecture: str, tiny: Tiny, noisy_rows: Path)
             noisy,
             other,
             noisy_rows,
-            resolve(RetrainConfig, "paper", epochs=2, learning_rate=1e-3, frozen_dropout=not keep),
+            resolve(RetrainSettings, "paper", epochs=2, learning_rate=1e-3, frozen_dropout=not keep),
             Window((3,)),
         )
         for keep in (True, False)
@@ -236,7 +238,7 @@ def test_cached_equals_uncached(architecture: str, tiny: Tiny, noisy_rows: Path)
     assert np.abs(np.array(cached) - np.array(whole)).max() < 1e-5
 
 
-def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, config: RetrainConfig) -> list[float]:
+def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, config: RetrainSettings) -> list[float]:
     """The protocol as one would write it down: stock model, all of it run in every step."""
     model = AutoModelForSequenceClassification.from_pretrained(noisy)
     donor = AutoModelForSequenceClassification.from_pretrained(other).state_dict()
@@ -269,7 +271,7 @@ def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, 
 
 def test_equals_the_protocol_written_down(tiny: Tiny, noisy_rows: Path) -> None:
     noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
-    config = RetrainConfig(epochs=3, learning_rate=1e-3)
+    config = bare(RetrainSettings, epochs=3, learning_rate=1e-3)
     for window in (Window((1,)), Window((2, 3)), FULL):
         expected = plain_retrain(noisy, other, read_examples(noisy_rows), window, config)
         losses = recorded_losses(noisy, other, noisy_rows, config, window)
@@ -280,7 +282,7 @@ def test_micro_batches_change_nothing(tiny: Tiny, noisy_rows: Path) -> None:
     noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
     whole, cut = (
         recorded_losses(
-            noisy, other, noisy_rows, RetrainConfig(epochs=1, learning_rate=1e-3, micro_batch=size), Window((2,))
+            noisy, other, noisy_rows, bare(RetrainSettings, epochs=1, learning_rate=1e-3, micro_batch=size), Window((2,))
         )
         for size in (None, 3)
     )
@@ -379,7 +381,7 @@ def test_pretrained_without_a_head(cli: Cli) -> None:
 def test_windows_that_all_start_at_a_layer_share_the_states(tiny: Tiny, noisy_rows: Path) -> None:
     """Applications of a sweep: the states below each start once, then what is above it, trained on and measured."""
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
-    config = RetrainConfig(epochs=1)
+    config = bare(RetrainSettings, epochs=1)
     list(retrain(base, fresh, read_examples(noisy_rows), config=config))
     below = sum(48 * (start - 1) for start in range(1, 5))
     above = sum((28 + 48) * (4 - window.start + 1) for window in all_windows(4))

@@ -19,7 +19,7 @@ from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
-from mltools.tools.swap import SwapResult, swap, window_logits
+from mltools.commands.swap.work import SwapResult, swap, window_logits
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -1,204 +1,37 @@
-"""One Annotated alias for every option and argument: flag names and help text live here and nowhere else."""
+"""Settings that several commands share, each with its flag, default, range and help: declared here and nowhere else."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Literal
 
-import typer
-
-from mltools import console
-from mltools.config import PARTS, Preset, TrainingConfig, choices
 from mltools.errors import UsageError
-from mltools.io.columns import LabelType
+from mltools.spec import Flag, Operand
+
+Part = Literal["all", "attn", "mlp", "norm"]
+Preset = Literal["paper", "released-code"]
+LabelType = Literal["auto", "str"]
+ClipScope = Literal["trainable", "all"]
+MOST_THREADS = 1024
 
 
-def _quiet(value: bool) -> bool:
-    if value:
-        console.configure(verbosity=-1)
-    return value
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read a list of names by commas.
 
-
-def _verbose(value: int) -> int:
-    if value:
-        console.configure(verbosity=value)
-    return value
-
-
-def _no_color(value: bool) -> bool:
-    if value:
-        console.configure(color=False)
-    return value
-
-
-def choice(flag: str, choices: Sequence[str], *, metavar: str, help: str) -> Any:
-    """Declare an option that takes one of some words, which completions know; another word is a usage error."""
-
-    def check(value: str | None) -> str | None:
-        return value if value is None else one_of(flag, value, choices)
-
-    return typer.Option(flag, metavar=metavar, help=help, callback=check, autocompletion=lambda: list(choices))
-
-
-# -- arguments ----------------------------------------------------------------------------------------
-Rows = Annotated[
-    str | None, typer.Argument(metavar="[ROWS]", help="Rows: JSONL or Parquet, .gz or .zst too; - is stdin.")
-]
-NoisyArg = Annotated[str, typer.Argument(metavar="NOISY", help="Checkpoint trained on the perturbed labels.")]
-CleanArg = Annotated[
-    str, typer.Argument(metavar="CLEAN", help="Checkpoint of the same seed trained on the original labels.")
-]
-PretrainedArg = Annotated[
-    str, typer.Argument(metavar="PRETRAINED", help="Pre-trained model: a folder or hub repository.")
-]
-CheckpointArg = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Fine-tuned checkpoint: a folder or hub repository.")
-]
-StatesArg = Annotated[
-    str | None,
-    typer.Argument(metavar="[STATES]", help="States file; - or none is stdin. Or a CHECKPOINT to take them from."),
-]
-RowsOfStates = Annotated[
-    str | None, typer.Argument(metavar="[ROWS]", help="The rows, with a CHECKPOINT in place of STATES.")
-]
-Records = Annotated[
-    list[str] | None, typer.Argument(metavar="[RECORDS]...", help="Files of records; - or none is stdin.")
-]
-LayersArg = Annotated[int, typer.Argument(metavar="LAYERS", help="Number of layers of the model.")]
-
-# -- what to do ---------------------------------------------------------------------------------------
-Layers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--layers", metavar="LIST", help="Window as a layer list, e.g. 2-4; repeatable. Default: every window."
-    ),
-]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of everything random. [default: 1]")]
-PresetOpt = Annotated[
-    str,
-    choice(
-        "--preset",
-        get_args(Preset),
-        metavar="NAME",
-        help="paper (the text), or released-code (what its authors ran).",
-    ),
-]
-Tag = Annotated[
-    list[str] | None,
-    typer.Option("--tag", metavar="KEY=VALUE", help="Constant column in every record; repeatable."),
-]
-By = Annotated[
-    str | None,
-    typer.Option(
-        "--by", metavar="COL[,COL]", help="Group by these columns and average runs in a group. Default: all tags."
-    ),
-]
-Per = Annotated[
-    str | None,
-    typer.Option("--per", metavar="COL[,COL]", help="Separate results for each combination of these columns."),
-]
-
-Part = Annotated[
-    str | None,
-    choice("--part", PARTS, metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
-]
-
-# -- how training goes ---------------------------------------------------------------------------------
-TrainBatchSize = Annotated[
-    int | None, typer.Option("--batch-size", metavar="N", min=1, help="Rows in a step. [default: 8]")
-]
-MicroBatch = Annotated[
-    int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Rows at once, to save memory; same steps.")
-]
-Warmup = Annotated[
-    float | None, typer.Option("--warmup", metavar="R", help="Share of steps with rising rate. [default: 0.1]")
-]
-WeightDecay = Annotated[
-    float | None, typer.Option("--weight-decay", metavar="R", help="AdamW's weight decay. [default: 0.01]")
-]
-Clip = Annotated[float | None, typer.Option("--clip", metavar="R", help="Largest gradient norm. [default: 1]")]
-ClipScope = Annotated[
-    str | None,
-    choice(
-        "--clip-scope",
-        choices(TrainingConfig, "clip_scope"),
-        metavar="WHAT",
-        help="Norm over trainable or all parameters. [default: trainable]",
-    ),
-]
-FrozenDropout = Annotated[bool | None, typer.Option("--frozen-dropout", help="Keep dropout on in frozen blocks.")]
-
-# -- how rows are read --------------------------------------------------------------------------------
-Text = Annotated[
-    str | None,
-    typer.Option("--text", metavar="COL[,COL]", help="Text columns, joined in this order. [default: text]"),
-]
-LabelOpt = Annotated[str | None, typer.Option("--label", metavar="COL", help="Label column. [default: label]")]
-Separator = Annotated[
-    str | None,
-    typer.Option("--separator", metavar="STR", help="Joins text columns. [default: the tokenizer's separator]"),
-]
-LabelTypeOpt = Annotated[
-    str,
-    choice(
-        "--label-type",
-        get_args(LabelType),
-        metavar="TYPE",
-        help="auto (as they are, never mixed), or str (all as text).",
-    ),
-]
-MaxLength = Annotated[
-    int | None, typer.Option("--max-length", metavar="N", min=2, help="Longest row in tokens. [default: 512]")
-]
-
-# -- how it runs --------------------------------------------------------------------------------------
-BatchSize = Annotated[
-    str, typer.Option("--batch-size", metavar="N|auto", help="Rows in a batch; results do not depend on it.")
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda[:i] or mps (auto never picks mps).")
-]
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", metavar="N", min=1, help="CPU threads. [default: OMP_NUM_THREADS, else by model width]"),
-]
-Blocks = Annotated[
-    str | None,
-    typer.Option("--blocks", metavar="PATH", help="Module path of the blocks, if the model has several lists."),
-]
-Offload = Annotated[
-    bool,
-    typer.Option("--offload", help="Leave blocks on disk and read each as it runs, for models larger than memory."),
-]
-DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Print the work items and their cost; run nothing.")]
-
-Resume = Annotated[
-    str | None,
-    typer.Option("--resume", metavar="RECORDS", help="Leave out windows that are in RECORDS; append the others."),
-]
-
-# -- outputs ------------------------------------------------------------------------------------------
-Out = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Output file, .jsonl or .parquet. [default: stdout]")
-]
-OutFolder = Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Checkpoint folder to write.")]
-PerRow = Annotated[
-    Path | None, typer.Option("--per-row", metavar="FILE", help="Write a Parquet row for each row and window too.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs that exist.")]
-ProvenanceFile = Annotated[
-    Path | None,
-    typer.Option("--provenance", metavar="FILE", help="Write how this was made (settings, inputs' digests) as JSON."),
-]
-
-# -- every command ------------------------------------------------------------------------------------
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", callback=_quiet, help="Say nothing on stderr but errors.")]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, callback=_verbose, help="Say more on stderr.")]
-NoColor = Annotated[bool, typer.Option("--no-color", callback=_no_color, help="No colour on the terminal.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+    Raises:
+        UsageError: an empty name.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise UsageError(f'"{text}" has an empty name in it')
+    return names
 
 
 def parse_batch_size(text: str) -> int | None:
-    """Read `--batch-size`: a number, or None for `auto`."""
+    """Read `--batch-size`: a number, or None for `auto`.
+
+    Raises:
+        UsageError: neither.
+    """
     if text == "auto":
         return None
     if not text.isdigit() or int(text) < 1:
@@ -206,46 +39,280 @@ def parse_batch_size(text: str) -> int | None:
     return int(text)
 
 
-def parse_names(text: str | None) -> tuple[str, ...] | None:
-    """Read a list of names by commas; None stays None."""
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise UsageError(f'"{text}" has an empty name in it')
-    return names
+Seed = Annotated[int, Flag("--seed", metavar="N", low=0, help="Seed of everything random.")]
+PresetName = Annotated[
+    Preset,
+    Flag("--preset", metavar="NAME", help="paper (the text), or released-code (what its authors ran)."),
+]
+PartName = Annotated[Part, Flag("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm.")]
+MaxLength = Annotated[int, Flag("--max-length", metavar="N", low=2, help="Longest row in tokens.")]
+BatchSize = Annotated[
+    int | None,
+    Flag(
+        "--batch-size",
+        metavar="N|auto",
+        parse=parse_batch_size,
+        neutral=True,
+        default="auto",
+        help="Rows in a batch; results do not depend on it.",
+    ),
+]
+LearningRate = Annotated[float, Flag("--lr", metavar="R", above=0, help="Peak learning rate.")]
+Epochs = Annotated[int, Flag("--epochs", metavar="N", low=1, help="Epochs.")]
+By = Annotated[
+    tuple[str, ...] | None,
+    Flag(
+        "--by",
+        metavar="COL[,COL]",
+        parse=parse_names,
+        help="Group by these columns and average runs in a group. Default: all tags.",
+    ),
+]
+Per = Annotated[
+    tuple[str, ...],
+    Flag(
+        "--per",
+        metavar="COL[,COL]",
+        parse=parse_names,
+        help="Separate results for each combination of these columns.",
+    ),
+]
+PerRow = Annotated[
+    Path | None,
+    Flag(
+        "--per-row",
+        metavar="FILE",
+        steers=False,
+        writes=(".parquet",),
+        help="Write a Parquet row for each row and window too.",
+    ),
+]
+Layers = Annotated[
+    tuple[str, ...],
+    Flag(
+        "--layers",
+        metavar="LIST",
+        steers=False,
+        help="Window as a layer list, e.g. 2-4; repeatable. Default: every window.",
+    ),
+]
+Resume = Annotated[
+    str | None,
+    Flag(
+        "--resume",
+        metavar="RECORDS",
+        steers=False,
+        opens="records",
+        help="Leave out windows that are in RECORDS; append the others.",
+    ),
+]
+DryRun = Annotated[
+    bool, Flag("-n", "--dry-run", steers=False, help="Print the work items and their cost; run nothing.")
+]
+Blocks = Annotated[
+    str | None,
+    Flag("--blocks", metavar="PATH", steers=False, help="Module path of the blocks, if the model has several lists."),
+]
+Offload = Annotated[
+    bool,
+    Flag(
+        "--offload",
+        steers=False,
+        help="Leave blocks on disk and read each as it runs, for models larger than memory.",
+    ),
+]
+
+# -- operands -----------------------------------------------------------------------------------------
+RowsOperand = Annotated[
+    str | None, Operand("[ROWS]", "Rows: JSONL or Parquet, .gz or .zst too; - is stdin.", opens="rows")
+]
+RowsStream = Annotated[
+    str | None, Operand("[ROWS]", "Rows: JSONL or Parquet, .gz or .zst too; - is stdin.", opens="source")
+]
+Noisy = Annotated[str, Operand("NOISY", "Checkpoint trained on the perturbed labels.", opens="checkpoint")]
+Clean = Annotated[
+    str, Operand("CLEAN", "Checkpoint of the same seed trained on the original labels.", opens="checkpoint")
+]
+Pretrained = Annotated[str, Operand("PRETRAINED", "Pre-trained model: a folder or hub repository.", opens="checkpoint")]
+CheckpointOperand = Annotated[
+    str, Operand("CHECKPOINT", "Fine-tuned checkpoint: a folder or hub repository.", opens="checkpoint")
+]
+RecordsOperand = Annotated[
+    tuple[str, ...], Operand("[RECORDS]...", "Files of records; - or none is stdin.", opens="records")
+]
+
+StatesOperand = Annotated[
+    str | None,
+    Operand("[STATES]", "States file; - or none is stdin. Or a CHECKPOINT to take them from.", opens="states"),
+]
+RowsOfStates = Annotated[
+    str | None, Operand("[ROWS]", "The rows, with a CHECKPOINT in place of STATES.", opens="source")
+]
+
+# -- outputs ------------------------------------------------------------------------------------------
+RECORD_ENDINGS = ("", ".jsonl", ".ndjson", ".parquet")
+Tag = Annotated[
+    tuple[str, ...],
+    Flag("--tag", metavar="KEY=VALUE", steers=False, help="Constant column in every record; repeatable."),
+]
+Out = Annotated[
+    Path | None,
+    Flag(
+        "-o",
+        "--out",
+        metavar="FILE",
+        steers=False,
+        default="stdout",
+        writes=RECORD_ENDINGS,
+        help="Output file, .jsonl or .parquet.",
+    ),
+]
+Force = Annotated[bool, Flag("--force", steers=False, help="Overwrite outputs that exist.")]
+ProvenanceFile = Annotated[
+    Path | None,
+    Flag(
+        "--provenance",
+        metavar="FILE",
+        steers=False,
+        writes=("",),
+        help="Write how this was made (settings, inputs' digests) as JSON.",
+    ),
+]
 
 
-def parse_tags(tags: list[str] | None) -> dict[str, str | int | float | bool]:
-    """Read `--tag KEY=VALUE`s; a value that is a JSON number, true or false is that, else text."""
-    result: dict[str, str | int | float | bool] = {}
-    for tag in tags or []:
-        key, equals, value = tag.partition("=")
-        if not equals or not key:
-            raise UsageError(f'--tag "{tag}": write KEY=VALUE')
-        result[key] = _tag_value(value)
-    return result
+@dataclass(frozen=True)
+class LabelOptions:
+    """How labels are read."""
+
+    label: Annotated[str, Flag("--label", metavar="COL", steers=False, help="Label column.")] = "label"
+    label_type: Annotated[
+        LabelType,
+        Flag(
+            "--label-type",
+            metavar="TYPE",
+            steers=False,
+            help="auto (as they are, never mixed), or str (all as text).",
+        ),
+    ] = "auto"
 
 
-def _tag_value(text: str) -> str | int | float | bool:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        if str(value) == text:
-            return value
-    return text
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Which columns of rows are meant."""
+
+    text: Annotated[
+        tuple[str, ...],
+        Flag(
+            "--text",
+            metavar="COL[,COL]",
+            parse=parse_names,
+            steers=False,
+            help="Text columns, joined in this order.",
+        ),
+    ] = ("text",)
+    labels: LabelOptions = LabelOptions()
+    separator: Annotated[
+        str | None,
+        Flag(
+            "--separator",
+            metavar="STR",
+            steers=False,
+            default="the tokenizer's separator",
+            help="Joins text columns.",
+        ),
+    ] = None
 
 
-def one_of(option: str, value: str, choices: Sequence[str]) -> str:
-    """Check that a value is one of the choices, and suggest the nearest."""
-    from difflib import get_close_matches
+@dataclass(frozen=True)
+class StatesInput:
+    """States, or a checkpoint and rows to take them from."""
 
-    if value in choices:
-        return value
-    close = get_close_matches(value, choices, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise UsageError(f'{option} "{value}": choose {", ".join(choices[:-1])} or {choices[-1]}{hint}')
+    states: StatesOperand = None
+    rows: RowsOfStates = None
+    columns: ColumnOptions = ColumnOptions()
+    max_length: Annotated[
+        int | None,
+        Flag("--max-length", metavar="N", low=2, steers=False, default="512", help="Longest row in tokens."),
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Flag(
+            "--batch-size",
+            metavar="N|auto",
+            parse=parse_batch_size,
+            steers=False,
+            default="auto",
+            help="Rows in a batch; results do not depend on it.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where it runs."""
+
+    device: Annotated[
+        str,
+        Flag("--device", metavar="NAME", steers=False, help="auto, cpu, cuda[:i] or mps (auto never picks mps)."),
+    ] = "auto"
+    threads: Annotated[
+        int | None,
+        Flag(
+            "--threads",
+            metavar="N",
+            low=1,
+            high=MOST_THREADS,
+            steers=False,
+            default="OMP_NUM_THREADS, else by model width",
+            help="CPU threads.",
+        ),
+    ] = None
+    blocks: Blocks = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How weights are trained (released-code §1.4)."""
+
+    learning_rate: LearningRate = 1e-5
+    epochs: Epochs = 50
+    batch_size: Annotated[int, Flag("--batch-size", metavar="N", low=1, help="Rows in a step.")] = 8
+    micro_batch: Annotated[
+        int | None, Flag("--micro-batch", metavar="N", low=1, help="Rows at once, to save memory; same steps.")
+    ] = None
+    warmup: Annotated[float, Flag("--warmup", metavar="R", low=0, high=1, help="Share of steps with rising rate.")] = (
+        0.1
+    )
+    weight_decay: Annotated[float, Flag("--weight-decay", metavar="R", low=0, help="AdamW's weight decay.")] = 0.01
+    clip: Annotated[float, Flag("--clip", metavar="R", above=0, help="Largest gradient norm.", default="1")] = 1.0
+    clip_scope: Annotated[
+        ClipScope, Flag("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters.")
+    ] = "trainable"
+    frozen_dropout: Annotated[bool, Flag("--frozen-dropout", help="Keep dropout on in frozen blocks.")] = False
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Where results go."""
+
+    out: Out = None
+    force: Force = False
+    provenance: ProvenanceFile = None
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where records go, and what stands in each of them."""
+
+    tag: Tag = ()
+    file: FileOptions = FileOptions()
+
+
+@dataclass(frozen=True)
+class MessageOptions:
+    """How much is said, and how: what every command takes."""
+
+    quiet: Annotated[bool, Flag("-q", "--quiet", steers=False, help="Say nothing on stderr but errors.")] = False
+    verbose: Annotated[int, Flag("-v", "--verbose", steers=False, counts=True, help="Say more on stderr.")] = 0
+    no_color: Annotated[bool, Flag("--no-color", steers=False, help="No colour on the terminal.")] = False
+    debug: Annotated[bool, Flag("--debug", steers=False, help="Show the traceback of an error.")] = False

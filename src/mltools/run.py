@@ -5,6 +5,8 @@ opened things in place of names.
 """
 
 import contextlib
+import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,20 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mltools import console
-from mltools.errors import UsageError
+from mltools.errors import MltoolsError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
-from mltools.io.source import STDIN, Source
+from mltools.io.source import STDIN, Source, rereadable
 from mltools.spec import CommandSpec, Field, Flag, flatten, plain_settings, value_at
 
 if TYPE_CHECKING:
     import torch
 
+    from mltools.io.states import States
+    from mltools.model.checkpoint import Checkpoint
     from mltools.model.cost import Shape
     from mltools.model.opened import Model
+    from mltools.model.states import Extraction
 
 T = TypeVar("T")
 
@@ -41,8 +46,10 @@ class Run:
         self.inputs: dict[str, Mapping[str, str]] = {}
         self.earlier: Sequence[Record] = ()
         self.facts: dict[str, object] = {}
+        self.error: MltoolsError | None = None
         self._command = tuple(command)
         self._models: dict[str, Model] = {}
+        self._sources: dict[str, Source] = {}
         self._start = time.monotonic()
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -52,7 +59,9 @@ class Run:
     # -- inputs ---------------------------------------------------------------------------------------
     def source(self, role: str) -> Source:
         """Give an input of rows, records or states that is not opened yet; none named is stdin."""
-        return open_source(self.get(role))
+        if role not in self._sources:
+            self._sources[role] = open_source(self.get(role))
+        return self._sources[role]
 
     @property
     def columns(self) -> Columns:
@@ -72,7 +81,9 @@ class Run:
         Raises:
             RowsError, NotFoundError: they cannot be read.
         """
-        return self.examples("rows", self.source("rows"), self.columns)
+        given = self.get("rows")
+        path = (given[0] if given else None) if isinstance(given, tuple) else given
+        return self.examples("rows", open_source(path), self.columns)
 
     def examples(self, role: str, source: Source, columns: Columns) -> Examples:
         """Read other rows whole, and note them as an input."""
@@ -84,11 +95,58 @@ class Run:
 
     def records(self, role: str = "records") -> Iterator[Records]:
         """Yield the records of the files named, block by block, and note each file as an input."""
-        paths = self.get(role) or [open_source(None).path]
-        return read_records(paths, lambda source: self.used(source.name, source))
+        return self.read_records(self.get(role))
 
-    def model(self, role: str) -> "Model":
-        """Give a checkpoint that is not opened yet, but whose digest is known."""
+    def read_records(self, paths: Sequence[str]) -> Iterator[Records]:
+        """Yield the records of these files (none is stdin); else as `records`."""
+        return read_records(paths or [open_source(None).path], lambda source: self.used(source.name, source))
+
+    @contextlib.contextmanager
+    def states(self) -> "Iterator[States]":
+        """Open the states that the command is given: STATES, or CHECKPOINT ROWS to take them from.
+
+        Raises:
+            UsageError: options that only rows need, without rows.
+        """
+        from mltools.io.states import open_states
+
+        first = self.get("states")
+        if self.get("rows") is None and not (first is not None and Path(first).is_dir()):
+            own = (self.columns, self.get("max_length"), self.get("batch_size"), self.get("blocks"))
+            if own != (Columns(), None, None, None):
+                raise UsageError("STATES hold no rows: --text, --label, --max-length and the like need CHECKPOINT ROWS")
+            with open_states(self.source("states")) as opened:
+                self.used("states", opened.source)
+                yield opened
+            return
+        from mltools.model.states import Extraction
+
+        max_length = self.get("max_length") or Extraction.max_length
+        with tempfile.TemporaryDirectory(prefix="mltools-") as folder:
+            path = Path(folder, "states.safetensors")
+            self.write_states("states", path, Extraction(batch_size=self.get("batch_size"), max_length=max_length))
+            written = Source(path)
+            written.name = self.source("rows").name
+            with open_states(written) as opened:
+                yield opened
+
+    def write_states(self, checkpoint: str, path: Path, extraction: "Extraction") -> "Checkpoint":
+        """Write the states of the rows in a checkpoint to a file; `checkpoint` is the role of the checkpoint."""
+        from mltools.model.states import read_table, states
+
+        with rereadable(self.source("rows")) as again:
+            table = read_table(again, self.columns)
+            self.used("rows", again)
+            opened = self.model(checkpoint, "checkpoint").open(fresh_head=table.names)
+            states(opened, again, self.columns, table, path, extraction, self.provenance, self._track_states)
+        self.report(rows=len(table), layers=opened.n_layers, width=opened.width, dtype=extraction.dtype)
+        return opened
+
+    def _track_states(self, rows: Iterator[int], total: int) -> Iterator[int]:
+        return self.track(rows, total, label="states")
+
+    def model(self, role: str, as_role: str = "") -> "Model":
+        """Give a checkpoint that is not opened yet, but whose digest is known, noted as `as_role`."""
         from mltools.model.opened import Model
 
         if role not in self._models:
@@ -96,7 +154,7 @@ class Run:
                 self.get(role), self.device, self.get("blocks"), self.get("threads"), self.get("offload", False)
             )
             self._models[role] = made
-            self.inputs[role] = {"path": made.name, "sha256": made.sha256}
+            self.inputs[as_role or role] = {"path": made.name, "sha256": made.sha256}
         return self._models[role]
 
     @cached_property
@@ -132,11 +190,15 @@ class Run:
     @cached_property
     def shape(self) -> "Shape":
         """What decides the cost of the first checkpoint on the rows; reads no weight."""
-        from mltools.model.cost import read_shape
+        return self.shape_of(next(each.name for each in self.fields.values() if each.mark.opens == "checkpoint"))
 
-        role = next(each.name for each in self.fields.values() if each.mark.opens == "checkpoint")
-        outline = self.model(role).outline()
-        return read_shape(outline, self.rows, self.get("max_length"), self.get("offload", False))
+    def shape_of(self, role: str) -> "Shape":
+        """Give what decides the cost of a checkpoint on the rows."""
+        from mltools.model.cost import read_shape
+        from mltools.model.states import Extraction
+
+        longest = self.get("max_length") or Extraction.max_length
+        return read_shape(self.model(role).outline(), self.rows, longest, self.get("offload", False))
 
     # -- while it goes --------------------------------------------------------------------------------
     def track(self, items: Iterable[T], total: int, unit: str = "rows", label: str | None = None) -> Iterator[T]:
@@ -147,12 +209,25 @@ class Run:
         """Add to the summary."""
         self.facts.update(facts)
 
+    def fail(self, error: MltoolsError) -> None:
+        """Let the run end with an error, once all that it has to write is written."""
+        self.error = self.error or error
+
     # -- outputs --------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def output(self, role: str) -> Iterator[Path]:
         """Give a path to write an output file to, which takes its name when the context ends without an error."""
         with atomic_file(self.get(role)) as path:
             yield path
+
+    def outputs(self) -> list[Field]:
+        """List the outputs that were asked for, stdout left out."""
+        named = (each for each in self.fields.values() if isinstance(each.mark, Flag) and each.mark.writes)
+        return [each for each in named if self.get(each.name) not in (None, Path(STDIN))]
+
+    def outputs_beside(self) -> list[Field]:
+        """List the outputs beside -o and --provenance."""
+        return [each for each in self.outputs() if each.name not in ("out", "provenance")]
 
     @property
     def seconds(self) -> float:
@@ -166,8 +241,6 @@ def open_source(path: str | None) -> Source:
     Raises:
         UsageError: left out, and stdin is a terminal.
     """
-    import sys
-
     if path is None and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("no rows: name a file, or pipe rows in (- is stdin)")
     return Source(path if path is not None else STDIN)

@@ -8,7 +8,7 @@ pages, completions, the command line and the checks are all read from here; noth
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from difflib import get_close_matches
 from types import NoneType, UnionType
@@ -35,6 +35,8 @@ class Operand:
     help: str
     choices: tuple[str, ...] | Callable[[], Sequence[str]] = ()
     opens: Opens = ""
+    steers: bool = False
+    neutral: bool = False
 
 
 @dataclass(frozen=True, init=False)
@@ -77,7 +79,8 @@ class Flag:
         """Declare a flag.
 
         Args:
-            names: its spellings, `--lr`; the first names it in messages. `--a/--no-a` can be switched both ways.
+            names: its spellings, `--lr`; the first names it in messages. `--a/--no-a` can be switched both ways. A
+                setting without one is for Python callers only.
             help: a line for the help, without the default.
             metavar: what its value is called; none for a switch.
             parse: reads its value, where the type of the field does not say how.
@@ -132,6 +135,11 @@ class Field:
         return self.path[-1]
 
     @property
+    def hidden(self) -> bool:
+        """Whether the command line does not offer it."""
+        return isinstance(self.mark, Flag) and not self.mark.names
+
+    @property
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is MISSING
@@ -181,8 +189,9 @@ class Field:
         value = word
         if isinstance(self.mark, Flag) and self.mark.parse is not None and isinstance(word, str):
             value = self.mark.parse(word)
-        elif self.choices and isinstance(self.mark, Flag):
-            one_of(self.mark.names[0], word, self.choices)
+        elif self.choices:
+            name = self.mark.names[0] if isinstance(self.mark, Flag) else self.mark.metavar.strip("[]")
+            one_of(name, word, self.choices)
         if isinstance(self.mark, Flag):
             self.mark.check(value)
         return value
@@ -250,6 +259,9 @@ def rebuild(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) ->
     unknown = values.keys() - known.keys()
     if unknown:
         raise TypeError(f"no setting {', '.join(sorted(unknown))}")
+    for each in known.values():
+        if each.required and each.name not in values and isinstance(each.mark, Flag):
+            raise UsageError(f"{each.mark.names[0]} {each.mark.metavar} is missing: {each.mark.help}")
     return _build(kind, {name: known[name].read(value) for name, value in values.items()}, defaults)
 
 
@@ -274,7 +286,7 @@ def bare(kind: type[S], **values: Any) -> S:
         kind: the settings class.
         values: settings by their own names; the others keep their defaults.
     """
-    operands = {each.name: "" for each in flatten(kind) if each.required and isinstance(each.mark, Operand)}
+    operands = {each.name: "" for each in flatten(kind) if each.required}
     return rebuild(kind, {**operands, **values})  # type: ignore[no-any-return]
 
 
@@ -285,10 +297,10 @@ def plain_settings(settings: Any, *, neutral: bool = True) -> dict[str, Any]:
         settings: of a command.
         neutral: whether those that change no result have their value too, and not their default.
     """
-    steering = [each for each in flatten(type(settings)) if isinstance(each.mark, Flag) and each.mark.steers]
     return {
-        each.name: each.default if each.mark.neutral and not neutral else value_at(settings, each.path)  # type: ignore[union-attr]
-        for each in steering
+        each.name: each.default if each.mark.neutral and not neutral else value_at(settings, each.path)
+        for each in flatten(type(settings))
+        if each.mark.steers
     }
 
 
@@ -310,9 +322,11 @@ class CommandSpec:
         examples: command lines that run; at least two.
         rank: its place under the heading, lowest first.
         writes: the kinds of records that it writes, as `mltools schema` names them.
-        released: settings by name as `--preset released-code` has them.
+        released: settings by name as `--preset released-code` has them; or gives them, told what was given.
         sink: imports and gives what takes the work's results, where they are no records.
-        check: raises UsageError where settings that are right alone do not go together.
+        counted: what the summary calls the results, to say how many there are.
+        says: whether a run ends with a line that says what was done.
+        check: raises UsageError where settings that are right alone do not go together; told which were given.
     """
 
     settings: type[Any]
@@ -321,9 +335,11 @@ class CommandSpec:
     examples: tuple[str, ...]
     rank: int = 100
     writes: tuple[str, ...] = ()
-    released: Mapping[str, Any] = field(default_factory=dict)
+    released: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
     sink: Callable[[], Any] | None = None
-    check: Callable[[Any], None] | None = None
+    counted: str = ""
+    says: bool = True
+    check: Callable[[Any, Collection[str]], None] | None = None
 
 
 def one_of(option: str, value: str, choices: Sequence[str]) -> str:

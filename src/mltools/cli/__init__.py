@@ -7,59 +7,15 @@ import errno
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 
-from mltools import __version__, console
-from mltools.cli import (  # noqa: F401  each adds its command to `app`
-    centroid,
-    completion,
-    correlate,
-    finetune,
-    generalise,
-    grads,
-    help,
-    inspect,
-    mcog,
-    perturb,
-    plot,
-    prepare,
-    probe,
-    retrain,
-    schema,
-    score,
-    states,
-    swap,
-    windows,
-)
-from mltools.cli.app import app
-from mltools.cli.help import root_help
+from mltools import console
+from mltools.cli.program import app
 from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
-from mltools.io.stdout import write_stdout
 from mltools.signals import Terminated, raise_on_sigterm
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
-
-
-def _show_help(value: bool) -> None:
-    if value:
-        write_stdout(root_help().encode())
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    show_help: Annotated[
-        bool, typer.Option("-h", "--help", is_eager=True, callback=_show_help, help="Show this message and exit.")
-    ] = False,
-) -> None:
-    if version:
-        write_stdout(f"mltools {__version__}\n".encode())
-        raise typer.Exit
-    _show_help(context.invoked_subcommand is None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

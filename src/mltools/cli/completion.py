@@ -1,29 +1,50 @@
 """`mltools completion`."""
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
 
-import typer
+from mltools.spec import CommandSpec, Operand
 
-from mltools import options
-from mltools.cli.app import command, headed_commands
-from mltools.io.stdout import write_stdout
-from mltools.tools.completion import SHELLS
-from mltools.tools.completion import completion as tool
+Shell = Literal["bash", "zsh", "fish"]
 
 
-@command(
-    "completion",
-    "source <(mltools completion bash)",
-    "mltools completion zsh > _mltools",
-    "mltools completion fish > mltools.fish",
-)
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", autocompletion=lambda: [*SHELLS], help="bash, zsh or fish.")],
-) -> None:
+@dataclass(frozen=True)
+class Settings:
     """Print the completion script of a shell.
 
     Writes a script that completes commands, options, their words and file names without starting mltools. An
     installation puts it where the shells look; else source it, or save it in the shell's folder for completions.
     """
-    options.one_of("SHELL", shell, tuple(SHELLS))
-    write_stdout(tool(shell, [c for members in headed_commands().values() for c in members]).encode())
+
+    shell: Annotated[str, Operand("SHELL", "bash, zsh or fish.", choices=get_args(Shell))]
+
+
+def run(run: Any) -> Iterator[str]:
+    """Print the script asked for."""
+    from mltools.cli.completion_scripts import completion
+    from mltools.cli.reference import all_commands
+
+    yield completion(run.settings.shell, all_commands()).removesuffix("\n")
+
+
+def _sink() -> Any:
+    from mltools.sinks import TextSink
+
+    return TextSink
+
+
+SPEC = CommandSpec(
+    Settings,
+    lambda: sys.modules[__name__],
+    heading="Utilities",
+    rank=40,
+    examples=(
+        "source <(mltools completion bash)",
+        "mltools completion zsh > _mltools",
+        "mltools completion fish > mltools.fish",
+    ),
+    sink=_sink,
+    says=False,
+)

@@ -5,23 +5,23 @@ Usage errors, wrong rows and unusable checkpoints (statuses 2-5) come before any
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mltools import console
-from mltools.cli.job import command_line
+from mltools.cli.command_line import command_line
 from mltools.cli.registry import command_spec
-from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, check_output
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
 from mltools.io.writer import RecordWriter
-from mltools.run import Run
-from mltools.tools.sweep import finished
-from mltools.spec import FOLDER, CommandSpec, Field, Flag, rebuild
 from mltools.options import parse_tags
+from mltools.run import Run
+from mltools.sinks import RecordSink
+from mltools.spec import FOLDER, CommandSpec, Field, Flag, rebuild
+from mltools.sweep import finished
 
 
 def drive(name: str, given: dict[str, Any]) -> None:
@@ -50,10 +50,12 @@ def settle(spec: CommandSpec, given: dict[str, Any]) -> Any:
     Raises:
         UsageError: a value out of range, or settings that do not go together.
     """
-    released = spec.released if given.get("preset") == "released-code" else {}
+    released: Mapping[str, Any] = {}
+    if given.get("preset") == "released-code":
+        released = spec.released(given) if callable(spec.released) else spec.released
     settings = rebuild(spec.settings, {**released, **given})
     if spec.check is not None:
-        spec.check(settings)
+        spec.check(settings, given)
     return settings
 
 
@@ -61,7 +63,7 @@ def check(run: Run) -> None:
     """Check tags and outputs, before anything is opened."""
     run.tags = parse_tags(run.get("tag", ()))
     inputs = [Path(name) for each in run.fields.values() if each.mark.opens for name in named(run, each)]
-    for each in outputs(run):
+    for each in run.outputs():
         path = run.get(each.name)
         check_output(path, force=run.get("force", False), inputs=tuple(inputs), file=FOLDER not in writes(each))
 
@@ -78,11 +80,6 @@ def writes(each: Field) -> tuple[str, ...]:
     return each.mark.writes if isinstance(each.mark, Flag) else ()
 
 
-def outputs(run: Run) -> list[Field]:
-    """List the outputs that were asked for, stdout left out."""
-    return [each for each in run.fields.values() if writes(each) and run.get(each.name) not in (None, Path(STDIN))]
-
-
 def load(run: Run) -> None:
     """Read the rows that are read whole, and digest the checkpoints."""
     for each in run.fields.values():
@@ -95,11 +92,10 @@ def load(run: Run) -> None:
 
 def plan(run: Run, work: Any) -> None:
     """Print the work items and what each would cost, for --dry-run."""
-    from mltools.model.cost import measure_rate
-    from mltools.model.cost import price as estimate
+    from mltools.model.cost import estimate, measure_rate
     from mltools.model.device import set_threads
 
-    items = work.items(run)
+    items = list(work.items(run))
     set_threads(run.get("threads"), run.shape.width)
     rate = measure_rate(run.shape.width, run.device)
     seconds = 0.0
@@ -107,9 +103,7 @@ def plan(run: Run, work: Any) -> None:
         for record in estimate(run.name, run.shape, items, rate):
             writer.write(record)
             seconds += record.seconds
-    console.summary(
-        f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9}
-    )
+    console.summary(f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9})
 
 
 def resume(run: Run) -> None:
@@ -128,38 +122,17 @@ def write(run: Run, work: Any) -> int:
     return int(writer.n)
 
 
-class RecordSink(RecordWriter):
-    """Takes records: lines on stdout, or a file that appears whole."""
-
-    def __init__(self, run: Run) -> None:
-        """Write where the run's -o says."""
-        beside = [each for each in outputs(run) if each.name not in ("out", "provenance")]
-        super().__init__(run.get("out"), run.tags, keep_going=bool(beside))
-        self._run = run
-
-    def __exit__(self, *error: object) -> None:
-        self.provenance = self._run.provenance
-        super().__exit__(*error)
-
-    def write(self, record: Any) -> None:
-        """Write a record, or a record and the columns of its group."""
-        if isinstance(record, tuple):
-            own, group = record
-            record = {**vars(own), **group}
-        super().write(record)
-
-
 def finish(run: Run, written: int) -> None:
     """Write --provenance and say what was done."""
     path = run.get("provenance")
     if path is not None:
         with atomic_file(path) as temporary:
             temporary.write_text(run.made_by("provenance").as_json() + "\n", encoding="utf-8")
-    settings = run.provenance.settings
-    console.summary(
-        run.name,
-        {**run.facts, "seed": settings.get("seed"), "preset": settings.get("preset"), "seconds": run.seconds},
-    )
+    said = {"seed": run.get("seed"), "preset": run.get("preset"), "seconds": run.seconds}
+    if run.spec.says:
+        console.summary(run.name, {**({run.spec.counted: written} if run.spec.counted else {}), **run.facts, **said})
+    if run.error is not None:
+        raise run.error
 
 
 @contextlib.contextmanager

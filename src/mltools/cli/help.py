@@ -1,33 +1,46 @@
-"""`mltools help`, and the help of the whole program."""
+"""`mltools help`."""
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import typer
-
-from mltools import options
-from mltools.cli.app import COMMANDS, EXIT_STATUS, command, headed_commands
-from mltools.io.stdout import write_stdout
-from mltools.reference import command_help, program_help
-
-ABOUT = """Find out in which layers a fine-tuned transformer memorises mislabelled examples.
-
-Each command reads and writes plain files: rows (JSONL, Parquet), checkpoints (folders that transformers loads),
-records (JSONL, Parquet). Data goes to stdout, everything else to stderr. `mltools help COMMAND` tells more."""
+from mltools.spec import CommandSpec, Operand
 
 
-def root_help(width: int | None = None) -> str:
-    """Lay out the help of the program."""
-    return program_help(ABOUT, headed_commands(), EXIT_STATUS, width)
+def _names() -> list[str]:
+    from mltools.cli.registry import headed_commands
+
+    return [name for names in headed_commands().values() for name in names]
 
 
-@command("help", "mltools help", "mltools help swap")
-def help_(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[COMMAND]", autocompletion=lambda: [*COMMANDS], help="The command to explain."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True)
+class Settings:
     """Explain a command, or list them all."""
-    names = [c.name for members in headed_commands().values() for c in members]
-    text = root_help() if name is None else command_help(COMMANDS[options.one_of("COMMAND", name, names)])
-    write_stdout(text.encode())
+
+    name: Annotated[str | None, Operand("[COMMAND]", "The command to explain.", choices=_names)] = None
+
+
+def run(run: Any) -> Iterator[str]:
+    """Print the help of the command asked for, or of the program."""
+    from mltools.cli.reference import Command, command_help, root_help
+
+    name = run.settings.name
+    yield (root_help() if name is None else command_help(Command.of(name))).removesuffix("\n")
+
+
+def _sink() -> Any:
+    from mltools.sinks import TextSink
+
+    return TextSink
+
+
+SPEC = CommandSpec(
+    Settings,
+    lambda: sys.modules[__name__],
+    heading="Utilities",
+    rank=50,
+    examples=("mltools help", "mltools help swap"),
+    sink=_sink,
+    says=False,
+)

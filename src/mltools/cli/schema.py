@@ -1,36 +1,52 @@
 """`mltools schema`."""
 
 import json
-from typing import Annotated
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import typer
-
-from mltools import options
-from mltools.cli.app import command
-from mltools.io.stdout import write_stdout
+from mltools.spec import CommandSpec, Operand
 
 
 def _names() -> list[str]:
-    from mltools.tools.schema import schema_names
+    from mltools.schemas import schema_names
 
     return schema_names()
 
 
-@command("schema", "mltools schema", "mltools schema window | jq '.properties | keys'")
-def schema(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=_names, help="A kind of record, rows or provenance."),
-    ] = None,
-) -> None:
+@dataclass(frozen=True)
+class Settings:
     """Print the JSON Schema of a kind of record, or the names of all.
 
     Writes the schema of one line of the file: each column with its type, range, unit and meaning, and when it is null.
     """
-    from mltools.tools.schema import schema as tool
 
-    if name is None:
-        write_stdout("".join(f"{each}\n" for each in _names()).encode())
-        return
-    chosen = tool(options.one_of("NAME", name, _names()))
-    write_stdout(json.dumps(chosen, ensure_ascii=False, indent=2).encode() + b"\n")
+    name: Annotated[str | None, Operand("[NAME]", "A kind of record, rows or provenance.", choices=_names)] = None
+
+
+def run(run: Any) -> Iterator[str]:
+    """Print the schema asked for, or the names."""
+    from mltools.schemas import schema
+
+    if run.settings.name is None:
+        yield from _names()
+    else:
+        yield json.dumps(schema(run.settings.name), ensure_ascii=False, indent=2)
+
+
+def _sink() -> Any:
+    from mltools.sinks import TextSink
+
+    return TextSink
+
+
+SPEC = CommandSpec(
+    Settings,
+    lambda: sys.modules[__name__],
+    heading="Utilities",
+    rank=30,
+    examples=("mltools schema", "mltools schema window | jq '.properties | keys'"),
+    sink=_sink,
+    says=False,
+)

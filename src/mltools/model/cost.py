@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mltools.config import TrainingConfig
 from mltools.io.examples import Examples
 from mltools.io.kinds import WorkRecord
 from mltools.model.blocks import EMBEDDINGS, parse_freeze
@@ -92,16 +91,16 @@ def read_shape(checkpoint: Outline, examples: Examples, max_length: int, offload
     )
 
 
-def training_layers(shape: Shape, config: TrainingConfig) -> tuple[int, int]:
+def training_layers(shape: Shape, freeze: str, clip_scope: str) -> tuple[int, int]:
     """Give the backward work of one row, in applications, and the number of layers that are trained.
 
     Below the lowest layer that is trained there is no backward pass, through frozen layers above it half of one.
     """
-    frozen = parse_freeze(config.freeze, shape.n_layers)
+    frozen = parse_freeze(freeze, shape.n_layers)
     trained = set(range(1, shape.n_layers + 1)) - frozen
     lowest = 1 if EMBEDDINGS not in frozen else min(trained, default=shape.n_layers + 1)
     reached = shape.n_layers - lowest + 1
-    return (len(trained) + reached if config.clip_scope == "trainable" else 2 * shape.n_layers), len(trained)
+    return (len(trained) + reached if clip_scope == "trainable" else 2 * shape.n_layers), len(trained)
 
 
 def shape_of_states(n_layers: int, width: int) -> Shape:
@@ -122,7 +121,7 @@ def measure_rate(width: int, device: torch.device) -> float:
     return best
 
 
-def price(tool: str, shape: Shape, items: Iterable[WorkItem], rate: float) -> Iterator[WorkRecord]:
+def estimate(tool: str, shape: Shape, items: Iterable[WorkItem], rate: float) -> Iterator[WorkRecord]:
     """Turn counted work into operations, seconds and bytes, at a rate of operations a second."""
     for item in items:
         operations = (item.applications + item.backward) * shape.operations + item.operations

@@ -14,13 +14,13 @@ from accelerate.utils import set_seed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mltools.config import FinetuneConfig, TrainingConfig
+from mltools.options import TrainingOptions
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.model.batches import Encoded
-from mltools.model.blocks import HEAD, POOLER, parse_freeze, pooler_weights
+from mltools.model.blocks import EMBEDDINGS, HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
@@ -78,9 +78,12 @@ def make_task(
     checkpoint: Checkpoint,
     examples: Examples,
     labels: Sequence[Label],
-    config: TrainingConfig,
+    training: TrainingOptions,
     accelerator: Accelerator,
     *,
+    freeze: str,
+    seed: int,
+    max_length: int,
     rows: NDArray[np.int64] | None = None,
     name: str = "",
 ) -> Task:
@@ -90,8 +93,11 @@ def make_task(
         checkpoint: the model with the task's head; the head's classes are those of the labels.
         examples: the rows.
         labels: the label of each row to train towards.
-        config: what is frozen, how fast and how long.
+        training: how fast and how long.
         accelerator: the processes that share each batch.
+        freeze: what is not trained, as `parse_freeze` reads it.
+        seed: of the order of the rows and of dropout.
+        max_length: longest row in tokens.
         rows: positions to train on, in an order that their ids decide; all by default.
         name: tells the task's draws from another's.
 
@@ -100,9 +106,9 @@ def make_task(
         RowsError: a label that is no class of the head.
     """
     targets = target_indices(labels, checkpoint.labels, examples)
-    encoded = checkpoint.encode(examples, config.max_length)
-    rows = np.array(ranked(examples.ids, "rows", config.seed), dtype=np.int64) if rows is None else rows
-    model, frozen = checkpoint.model, parse_freeze(config.freeze, checkpoint.n_layers)
+    encoded = checkpoint.encode(examples, max_length)
+    rows = np.array(ranked(examples.ids, "rows", seed), dtype=np.int64) if rows is None else rows
+    model, frozen = checkpoint.model, parse_freeze(freeze, checkpoint.n_layers)
     fixed = pooler_weights(model, checkpoint.parts) if POOLER in frozen else frozenset()
     body = f"{model.base_model_prefix}."  # another task's head may have the same names outside it
     trained = {
@@ -111,46 +117,68 @@ def make_task(
         if checkpoint.parts[n] not in frozen and n not in fixed
     }
     if not trained:
-        raise UsageError(f"--freeze {config.freeze} leaves nothing to train")
-    everything = list(model.parameters()) if config.clip_scope == "all" else None
+        raise UsageError(f"--freeze {freeze} leaves nothing to train")
+    everything = list(model.parameters()) if training.clip_scope == "all" else None
     schedule = Schedule(
-        config.learning_rate, config.epochs, config.batch_size, config.warmup, config.weight_decay, config.clip
+        training.learning_rate,
+        training.epochs,
+        training.batch_size,
+        training.warmup,
+        training.weight_decay,
+        training.clip,
     )
-    training = Training(
+    optimisation = Training(
         trained,
         schedule,
-        schedule.steps_per_epoch(len(rows)) * config.epochs,
-        config.seed,
+        schedule.steps_per_epoch(len(rows)) * training.epochs,
+        seed,
         accelerator,
         clipped=everything,
-        micro_batch=config.micro_batch,
+        micro_batch=training.micro_batch,
         name=name,
     )
     blocks = enumerate(checkpoint.stack.modules, start=1)
-    quiet = [] if config.frozen_dropout else [block for layer, block in blocks if layer in frozen]
+    quiet = [] if training.frozen_dropout else [block for layer, block in blocks if layer in frozen]
     needs_gradient = frozenset(everything or trained.values())
-    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, training, needs_gradient, quiet)
+    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, optimisation, needs_gradient, quiet)
 
 
 def make_aux_task(
-    checkpoint: Checkpoint, examples: Examples, names: Sequence[str], config: FinetuneConfig, accelerator: Accelerator
+    checkpoint: Checkpoint,
+    examples: Examples,
+    names: Sequence[str],
+    training: TrainingOptions,
+    accelerator: Accelerator,
+    *,
+    seed: int,
+    max_length: int,
 ) -> Task:
     """Prepare the auxiliary task of §3.2: the body of the main task, a fresh head of its own, other rows.
 
-    It trains everything but the embeddings at `aux_learning_rate`, so that all layers move, while the main task
-    goes on to change only what `--freeze` leaves.
+    It trains everything but the embeddings, so that all layers move, while the main task goes on to change only what
+    `--freeze` leaves.
 
     Args:
         checkpoint: the main task's model, whose body is shared.
         examples: the auxiliary rows; their `label` is the target.
         names: their classes.
-        config: settings of the main task.
+        training: as the main task's, but for the learning rate.
         accelerator: as the main task's.
+        seed: as the main task's.
+        max_length: as the main task's.
     """
-    set_seed(purpose_seed(config.seed, "aux head") % 2**32)
-    other = second_head(checkpoint, names)
-    config = replace(config, learning_rate=config.aux_learning_rate, freeze="embeddings")
-    return make_task(other, examples, examples.labels, config, accelerator, name="aux ")
+    set_seed(purpose_seed(seed, "aux head") % 2**32)
+    return make_task(
+        second_head(checkpoint, names),
+        examples,
+        examples.labels,
+        training,
+        accelerator,
+        freeze=EMBEDDINGS,
+        seed=seed,
+        max_length=max_length,
+        name="aux ",
+    )
 
 
 def second_head(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:

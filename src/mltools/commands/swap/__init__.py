@@ -1,22 +1,29 @@
-"""`mltools swap`: put windows of CLEAN's blocks into NOISY and measure how much memorisation that undoes (§3.1)."""
+"""`mltools swap`."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mltools.bundles import (
-    BatchOptions,
+from mltools.options import (
+    BatchSize,
+    Clean,
+    ColumnOptions,
     DeviceOptions,
     DryRun,
     Layers,
+    MaxLength,
+    Noisy,
+    Offload,
     OutputOptions,
     PartName,
     PerRow,
     PresetName,
     Resume,
-    RowOptions,
+    RowsOperand,
 )
-from mltools.spec import CommandSpec, Flag, Operand
+from mltools.errors import UsageError
+from mltools.spec import FOLDER, CommandSpec, Flag
 
 
 @dataclass(frozen=True)
@@ -28,32 +35,38 @@ class Settings:
     to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for.
     """
 
-    noisy: Annotated[str, Operand("NOISY", "Checkpoint trained on the perturbed labels.")]
-    clean: Annotated[str, Operand("CLEAN", "Checkpoint of the same seed trained on the original labels.")]
-    data: RowOptions = RowOptions()
+    noisy: Noisy
+    clean: Clean
+    rows: RowsOperand = None
     layers: Layers = ()
     part: PartName = "all"
     write: Annotated[
         Path | None,
         Flag(
-            "--write", metavar="DIR", steers=False, help="Write the mixed checkpoint of the one --layers window."
+            "--write",
+            metavar="DIR",
+            steers=False,
+            writes=(FOLDER,),
+            help="Write the mixed checkpoint of the one --layers window.",
         ),
     ] = None
     preset: PresetName = "paper"
-    batches: BatchOptions = BatchOptions()
+    columns: ColumnOptions = ColumnOptions()
+    max_length: MaxLength = 512
+    batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
-    offload: Annotated[
-        bool,
-        Flag(
-            "--offload",
-            steers=False,
-            help="Leave blocks on disk and read each as it runs, for models larger than memory.",
-        ),
-    ] = False
+    offload: Offload = False
     resume: Resume = None
     dry_run: DryRun = False
-    per_row: PerRow = None
     output: OutputOptions = OutputOptions()
+    per_row: PerRow = None
+
+
+def _check(settings: Settings, given: Collection[str]) -> None:
+    if settings.write is not None and len(settings.layers) != 1:
+        raise UsageError("--write makes one checkpoint: give exactly one --layers")
+    if settings.offload and (settings.write is not None or settings.part != "all"):
+        raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
 
 
 def _work() -> Any:
@@ -66,9 +79,12 @@ SPEC = CommandSpec(
     Settings,
     _work,
     heading="Localise",
+    rank=10,
     examples=(
         "mltools swap noisy/ clean/ noisy.jsonl > swap.jsonl",
         "mltools swap noisy/ clean/ noisy.jsonl --layers 1-3 --write mixed/",
     ),
+    check=_check,
+    counted="windows",
     writes=("window", "work"),
 )

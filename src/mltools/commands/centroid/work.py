@@ -1,0 +1,375 @@
+"""Project rows onto the lines between class centroids, layer by layer (§5, released code §1.9). Needs no torch.
+
+For an ordered pair of classes (a, b), with centroids μ of clean rows, a row x stands at
+t(x) = (x − μ_a)·(μ_b − μ_a) / ‖μ_b − μ_a‖²: 0 at the centroid of a, 1 at that of b. Noisy rows that were given
+label a and had b show how far they have moved. One matrix product a layer gives t of all rows for all pairs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from mltools.commands.centroid import CrossingName, Settings
+from mltools.errors import RowsError
+from mltools.io.kinds import CentroidRecord, EventRecord
+from mltools.io.provenance import KEY, Provenance
+from mltools.io.states import RowTable, States
+from mltools.run import Run
+from mltools.spec import bare
+
+DEFAULTS = bare(Settings)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Progress = Callable[[Iterator["Layer"], int], Iterator["Layer"]]
+
+PERCENTILES = (12.5, 25.0, 50.0, 75.0, 87.5)
+STATISTICS = ("mean", "p12_5", "p25", "p50", "p75", "p87_5")
+GROUPS = ("assigned", "original", "noisy")
+LOW, HIGH = STATISTICS.index("p12_5"), STATISTICS.index("p87_5")
+MIN_CLEAN = 2
+"""Clean rows that a class needs to have a centroid."""
+MIDDLE = 0.5
+BLOCK_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's statistics: of every ordered pair of classes (a, b), and of all pairs together.
+
+    `pairs` has, for each of `GROUPS`, (classes, classes, 6): a, b, `STATISTICS`; `pooled` has (6,). NaN where
+    undefined. `n_pooled` counts the values pooled. `distance` is (classes, classes).
+    """
+
+    number: int
+    distance: Floats
+    pairs: dict[str, Floats]
+    pooled: dict[str, Floats]
+    n_pooled: dict[str, int]
+
+
+@dataclass
+class Projections:
+    """Every projection, for --per-row: one entry a layer in each list, arrays over (row, other class)."""
+
+    layers: list[int] = field(default_factory=list)
+    rows: list[Ints] = field(default_factory=list)
+    others: list[Ints] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
+
+
+def centroid(
+    states: States, progress: Progress | None = None, projections: Projections | None = None
+) -> Iterator[CentroidRecord]:
+    """Yield, layer by layer, a record for each ordered pair of classes, then one for all pairs together.
+
+    Args:
+        states: of all rows, with noisy ones among them.
+        progress: wraps the layers, to show progress.
+        projections: filled with every row's projections.
+
+    Raises:
+        RowsError: fewer than two classes, no noisy or no clean rows, noisy rows whose original label is not known.
+    """
+    rows = states.rows
+    pairs = list(_pairs(rows))
+    clean, noisy = _pair_counts(rows)
+    for layer in _track(states, progress, projections):
+        for a, b in pairs:
+            yield CentroidRecord(
+                tool="centroid",
+                layer=layer.number,
+                layers=states.layers,
+                assigned_label=rows.names[a],
+                original_label=rows.names[b],
+                n_assigned=int(clean[a]),
+                n_original=int(clean[b]),
+                n_noisy=int(noisy[a, b]),
+                distance=_or_none(layer.distance[a, b]),
+                reason=_why_none(rows, clean, noisy, layer.distance, (a, b)),
+                **_columns(layer, (a, b)),
+            )
+        yield CentroidRecord(
+            tool="centroid",
+            layer=layer.number,
+            layers=states.layers,
+            assigned_label=None,
+            original_label=None,
+            n_assigned=layer.n_pooled["assigned"],
+            n_original=layer.n_pooled["original"],
+            n_noisy=layer.n_pooled["noisy"],
+            distance=None,
+            reason=None if layer.n_pooled["noisy"] else "no pair of classes has noisy rows and two centroids",
+            **_columns(layer, None),
+        )
+
+
+def events(
+    states: States,
+    settings: Settings = DEFAULTS,
+    progress: Progress | None = None,
+    projections: Projections | None = None,
+) -> Iterator[EventRecord]:
+    """Yield the crossing and the initiation of each ordered pair of classes, then of all pairs together.
+
+    Args:
+        states: as in `centroid`.
+        settings: which crossing counts.
+        progress: as in `centroid`.
+        projections: as in `centroid`.
+
+    Raises:
+        RowsError: as `centroid`.
+    """
+    rows = states.rows
+    clean, noisy = _pair_counts(rows)
+    layers = list(_track(states, progress, projections))
+    for pair in (*_pairs(rows), None):
+        a, b = (rows.names[pair[0]], rows.names[pair[1]]) if pair else (None, None)
+        means = [_at(layer, "noisy", pair)[0] for layer in layers]
+        high = [_at(layer, "assigned", pair)[HIGH] for layer in layers]
+        low = [_at(layer, "original", pair)[LOW] for layer in layers]
+        why = [_why_none(rows, clean, noisy, layer.distance, pair) for layer in layers] if pair else [None]
+        found = {
+            "crossing": (crossing(means, settings.crossing), f"the noisy mean does not cross {MIDDLE}", means),
+            "initiation": (initiation(high, low), "the classes overlap at the last layer", high),
+        }
+        for event, (layer, reason, values) in found.items():
+            if np.isnan(values).any():
+                reason = next((text for text in why if text), "no pair of classes has noisy rows and two centroids")
+            yield EventRecord("centroid", event, layer, states.layers, a, b, None if layer else reason)
+
+
+def crossing(means: Sequence[float], how: CrossingName = "first") -> int | None:
+    """Find the layer (from 1) at which the noisy rows' mean projection falls below 0.5; None if it never does.
+
+    Args:
+        means: of layers 1..L; below layer 1 it counts as above 0.5.
+        how: `first`, the first layer below (§5); `last`, the last fall (as released); `stable`, the first layer
+            from which on it stays below.
+    """
+    below = np.asarray(means) < MIDDLE
+    if how == "stable":
+        return _onset(below)
+    before = np.concatenate(([True], np.asarray(means)[:-1] > MIDDLE))
+    falls = np.flatnonzero(below & before)
+    found = np.flatnonzero(below) if how == "first" else falls
+    return int(found[0 if how == "first" else -1]) + 1 if len(found) else None
+
+
+def initiation(assigned_high: Sequence[float], original_low: Sequence[float]) -> int | None:
+    """Find the layer (from 1) from which on, up to L, the two classes' central 75 % stay apart; None if there is none.
+
+    Args:
+        assigned_high: 87.5th percentile of the assigned class, layers 1..L.
+        original_low: 12.5th percentile of the original class.
+    """
+    return _onset(np.asarray(assigned_high) < np.asarray(original_low))
+
+
+def _onset(holds: NDArray[np.bool_]) -> int | None:
+    """The first layer from which on something holds up to the last; None if it does not hold there."""
+    fails = np.flatnonzero(~holds)
+    first = int(fails[-1]) + 2 if len(fails) else 1
+    return first if first <= len(holds) else None
+
+
+def _at(layer: Layer, group: str, pair: tuple[int, int] | None) -> Floats:
+    return layer.pooled[group] if pair is None else layer.pairs[group][pair]
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _columns(layer: Layer, pair: tuple[int, int] | None) -> dict[str, Any]:
+    """The statistics of a pair, or of all pairs, as columns of a record."""
+    return {
+        f"{group}_{name}": _or_none(value)
+        for group in GROUPS
+        for name, value in zip(STATISTICS, _at(layer, group, pair), strict=True)
+    }
+
+
+def _pairs(rows: RowTable) -> Iterator[tuple[int, int]]:
+    """Every ordered pair of the classes that occur."""
+    present = np.union1d(rows.label, rows.original_label).tolist()
+    return ((a, b) for a in present for b in present if a != b)
+
+
+def _pair_counts(rows: RowTable) -> tuple[Ints, Ints]:
+    """Count the clean rows of each class, (classes,), and the noisy rows of each pair, (classes, classes)."""
+    n, noisy = len(rows.names), rows.noisy
+    clean = np.bincount(rows.label[~noisy], minlength=n)
+    pairs = np.bincount(rows.label[noisy] * n + rows.original_label[noisy], minlength=n * n)
+    return clean, pairs.reshape(n, n)
+
+
+def _why_none(rows: RowTable, clean: Ints, noisy: Ints, distance: Floats, pair: tuple[int, int]) -> str | None:
+    """Say why a pair has values that are null."""
+    for label in pair:
+        if clean[label] < MIN_CLEAN:
+            return f"{rows.names[label]} has {clean[label]} clean rows; a centroid needs {MIN_CLEAN}"
+    if not distance[pair] > 0:
+        return "the two centroids coincide"
+    return None if noisy[pair] else "no noisy rows of this pair"
+
+
+def _check(states: States) -> None:
+    rows = states.rows
+    if len(np.union1d(rows.label, rows.original_label)) < 2:
+        raise RowsError(f"{states.name}: one class only ({rows.names[rows.label[0]]}); centroids need two")
+    if not rows.noisy.any():
+        raise RowsError(f"{states.name}: no noisy rows; make some: mltools perturb")
+    if rows.noisy.all():
+        raise RowsError(f"{states.name}: every row is noisy; centroids are means of clean rows")
+    lost = rows.noisy & (rows.label == rows.original_label)
+    if lost.any():
+        raise RowsError(
+            f"{states.name}: {int(lost.sum())} noisy rows have no other original_label (first: row id "
+            f"{rows.ids[int(lost.argmax())]!r}); it is needed to know where they come from"
+        )
+
+
+def _track(states: States, progress: Progress | None, projections: Projections | None) -> Iterator[Layer]:
+    _check(states)
+    layers = (_layer(states, number, projections) for number in range(1, states.layers + 1))
+    return progress(layers, states.layers) if progress else layers
+
+
+def _layer(states: States, number: int, projections: Projections | None) -> Layer:
+    rows = states.rows
+    x, n = states.layer(number), len(rows.names)
+    means = _clean_means(x, rows)
+    distance = np.stack([np.sqrt(((means - mean) ** 2).sum(axis=1)) for mean in means])
+    t = _projections(x, rows.label, means, distance)
+    clean_rows, noisy_rows = np.flatnonzero(~rows.noisy), np.flatnonzero(rows.noisy)
+    row, other = (axis.ravel() for axis in np.meshgrid(clean_rows, np.arange(n), indexing="ij"))
+    keep = rows.label[row] != other
+    clean, noisy = (row[keep], other[keep]), (noisy_rows, rows.original_label[noisy_rows])
+    if projections is not None:
+        index = tuple(np.concatenate(both) for both in zip(clean, noisy, strict=True))
+        defined = ~np.isnan(t[index])
+        projections.layers.append(number)
+        projections.rows.append(index[0][defined])
+        projections.others.append(index[1][defined])
+        projections.values.append(t[index][defined])
+    pairs = {
+        name: statistics(t[members], rows.label[members[0]] * n + members[1], n * n).reshape(n, n, -1)
+        for name, members in (("assigned", clean), ("noisy", noisy))
+    }
+    values = {name: t[members][~np.isnan(t[members])] for name, members in (("assigned", clean), ("noisy", noisy))}
+    pooled = {name: statistics(v, np.zeros(len(v), np.int64), 1)[0] for name, v in values.items()}
+    counts = {name: len(v) for name, v in values.items()}
+    return Layer(
+        number,
+        distance,
+        {**pairs, "original": _mirrored(pairs["assigned"].swapaxes(0, 1))},
+        {**pooled, "original": _mirrored(pooled["assigned"])},
+        {**counts, "original": counts["assigned"]},
+    )
+
+
+def _mirrored(assigned: Floats) -> Floats:
+    """Turn statistics of t into those of 1 − t: rows of b on the line from a are rows of b on that from b, mirrored."""
+    return 1 - np.concatenate((assigned[..., :1], assigned[..., :0:-1]), axis=-1)
+
+
+def _clean_means(x: NDArray[np.float32], rows: RowTable) -> Floats:
+    """Average the clean rows of each class, (classes, width), in float64; NaN where there are too few."""
+    n = len(rows.names)
+    total = np.zeros((n, x.shape[1]))
+    for start in range(0, len(x), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        members = (rows.label[part] == np.arange(n)[:, None]) & ~rows.noisy[part]
+        total += members.astype(np.float64) @ x[part].astype(np.float64)
+    clean, _ = _pair_counts(rows)
+    total[clean < MIN_CLEAN] = np.nan
+    return total / np.maximum(clean, 1)[:, None]
+
+
+def _projections(x: NDArray[np.float32], label: Ints, means: Floats, distance: Floats) -> Floats:
+    """Project each row on the lines from its label's centroid to every other, (rows, classes); NaN on its own."""
+    centred = means - np.nan_to_num(means).mean(axis=0)  # only differences matter; small numbers round less
+    result = np.empty((len(x), len(means)))
+    for start in range(0, len(x), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        own = label[part]
+        along = (x[part].astype(np.float64) - means[own]) @ centred.T
+        along -= np.take_along_axis(along, own[:, None], axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result[part] = along / distance[own] ** 2
+    result[~np.isfinite(result)] = np.nan
+    return result
+
+
+def statistics(values: Floats, groups: Ints, n_groups: int) -> Floats:
+    """Give the mean and `PERCENTILES` (linear, as NumPy's) of each group: (n_groups, 6), NaN where it is empty.
+
+    Args:
+        values: (n,); NaN makes its whole group undefined.
+        groups: (n,), the group of each value.
+        n_groups: number of groups.
+    """
+    counts = np.bincount(groups, minlength=n_groups)
+    ordered = values[np.lexsort((values, groups))]
+    starts = np.cumsum(counts) - counts
+    result = np.full((n_groups, len(STATISTICS)), np.nan)
+    full = np.flatnonzero(counts)
+    result[full, 0] = np.bincount(groups, weights=values, minlength=n_groups)[full] / counts[full]
+    position = np.outer(counts[full] - 1, PERCENTILES) / 100
+    low = np.floor(position).astype(np.int64)
+    high = np.minimum(low + 1, counts[full, None] - 1)
+    below, above = ordered[starts[full, None] + low], ordered[starts[full, None] + high]
+    result[full, 1:] = below + (above - below) * (position - low)
+    return result
+
+
+def write_per_row(path: Path, projections: Projections, rows: RowTable, provenance: Provenance) -> None:
+    """Write every projection to Parquet: a row for each (row, layer), and for each other class where it is clean.
+
+    Columns: id, layer, label, other_label (a noisy row's original label), noisy, projection.
+    """
+    import polars as pl
+
+    from mltools.io.atomic import atomic_file
+
+    whole = all(isinstance(row_id, int) for row_id in rows.ids)
+    ids = pl.Series(rows.ids if whole else [str(row_id) for row_id in rows.ids])
+    names = pl.Series(rows.names, dtype=pl.String)
+    row = np.concatenate(projections.rows)
+    frame = pl.DataFrame(
+        {
+            "id": ids.gather(row),
+            "layer": np.repeat(projections.layers, [len(part) for part in projections.rows]),
+            "label": names.gather(rows.label[row]),
+            "other_label": names.gather(np.concatenate(projections.others)),
+            "noisy": rows.noisy[row],
+            "projection": np.concatenate(projections.values),
+        }
+    )
+    with atomic_file(path) as temporary:
+        frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})
+
+
+def run(run: Run) -> Iterator[CentroidRecord | EventRecord]:
+    """Project the rows, and keep every projection if that is wanted."""
+    settings: Settings = run.settings
+    kept = Projections() if settings.per_row is not None else None
+
+    def track(layers: Iterator[Layer], total: int) -> Iterator[Layer]:
+        return run.track(layers, total, "layers")
+
+    with run.states() as states, threadpool_limits(settings.device.threads or 1, "blas"):  # products too small to share
+        if settings.events:
+            yield from events(states, settings, track, kept)
+        else:
+            yield from centroid(states, track, kept)
+        if settings.per_row is not None and kept is not None:
+            write_per_row(settings.per_row, kept, states.rows, run.made_by("per_row"))
+        run.report(rows=len(states), noisy=int(states.rows.noisy.sum()), layers=states.layers, width=None, dtype=None)

@@ -1,0 +1,131 @@
+"""`mltools finetune`."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from mltools.options import (
+    ColumnOptions,
+    DeviceOptions,
+    DryRun,
+    Force,
+    MaxLength,
+    PresetName,
+    Pretrained,
+    ProvenanceFile,
+    RowsOperand,
+    Seed,
+    Tag,
+    TrainingOptions,
+)
+from mltools.errors import UsageError
+from mltools.spec import FOLDER, CommandSpec, Flag
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Fine-tune a model on rows and save checkpoints.
+
+    Reads rows with `label` (and `original_label`, `noisy` from perturb), trains, and writes the checkpoint DIR; in it
+    memorised/, the checkpoint of the first epoch whose training accuracy passes .993. Writes one record an epoch to
+    stdout. With --target original_label the same file and seed give the clean model: same batches, same fresh head.
+    With --aux, ROWS change only what --freeze leaves, and the other rows change everything but the embeddings, so
+    that memorisation is known to lie in the layers left: the control set-up. Runs under torchrun too.
+    """
+
+    pretrained: Pretrained
+    folder: Annotated[
+        Path,
+        Flag("-o", "--out", metavar="DIR", steers=False, writes=(FOLDER,), help="Checkpoint folder to write."),
+    ]
+    rows: RowsOperand = None
+    target: Annotated[
+        Literal["label", "original_label"],
+        Flag("--target", metavar="COL", help="label, or original_label for the clean model."),
+    ] = "label"
+    freeze: Annotated[
+        str,
+        Flag("--freeze", metavar="LIST", help="embeddings, pooler, head, all-layers (and embeddings), none or layers."),
+    ] = "embeddings"
+    aux: Annotated[
+        str | None,
+        Flag(
+            "--aux",
+            metavar="ROWS",
+            steers=False,
+            help="Rows of an auxiliary task that changes all layers, frozen or not.",
+        ),
+    ] = None
+    aux_text: Annotated[
+        str | None, Flag("--aux-text", metavar="COL[,COL]", default="text", steers=False, help="Their text columns.")
+    ] = None
+    aux_label: Annotated[
+        str | None, Flag("--aux-label", metavar="COL", default="label", steers=False, help="Their label column.")
+    ] = None
+    aux_learning_rate: Annotated[float, Flag("--aux-lr", metavar="R", help="Their peak learning rate.")] = 5e-06
+    training: TrainingOptions = TrainingOptions()
+    raise_rate: Annotated[
+        bool,
+        Flag(
+            "--raise-lr",
+            help="Rerun at twice the rate, at most 3 times, while final training accuracy is not above .99.",
+        ),
+    ] = False
+    memorised_at: Annotated[
+        float, Flag("--memorised-at", metavar="R", help="Save memorised/ once training passes this.")
+    ] = 0.993
+    memorised_metric: Annotated[
+        Literal["accuracy", "macro-f1"],
+        Flag("--memorised-metric", metavar="NAME", help="accuracy (above), macro-f1 (reached)."),
+    ] = "accuracy"
+    evaluate: Annotated[
+        Literal["memorised", "always", "last"],
+        Flag("--evaluate", metavar="WHEN", help="Measure training rows until memorised, always, or last."),
+    ] = "memorised"
+    validation: Annotated[
+        str | None, Flag("--validation", metavar="ROWS", steers=False, help="Rows to measure after each epoch.")
+    ] = None
+    resume: Annotated[
+        bool, Flag("--resume", steers=False, help="Go on where a stopped run for DIR was; same bytes.")
+    ] = False
+    seed: Seed = 1
+    preset: PresetName = "paper"
+    columns: ColumnOptions = ColumnOptions()
+    max_length: MaxLength = 512
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"], Flag("--precision", metavar="TYPE", help="fp32, bf16 or fp16.")
+    ] = "fp32"
+    device: DeviceOptions = DeviceOptions()
+    dry_run: DryRun = False
+    tag: Tag = ()
+    force: Force = False
+    provenance: ProvenanceFile = None
+
+
+def _check(settings: Settings, given: Collection[str]) -> None:
+    if settings.aux is None and {"aux_text", "aux_label", "aux_learning_rate"} & set(given):
+        raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
+
+
+def _work() -> Any:
+    from mltools.commands.finetune import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Rows and models",
+    rank=30,
+    examples=(
+        "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
+        "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > clean-epochs.jsonl",
+        "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text "
+        "text,text_pair",
+    ),
+    check=_check,
+    writes=("epoch", "work"),
+    released={"clip_scope": "all", "frozen_dropout": True, "memorised_metric": "macro-f1"},
+)

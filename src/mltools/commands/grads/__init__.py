@@ -1,0 +1,103 @@
+"""`mltools grads`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from mltools.options import (
+    BatchSize,
+    CheckpointOperand,
+    ColumnOptions,
+    DeviceOptions,
+    DryRun,
+    MaxLength,
+    OutputOptions,
+    PartName,
+    PresetName,
+    RowsOperand,
+    Seed,
+    parse_names,
+)
+from mltools.spec import CommandSpec, Flag
+
+
+def _parse_words(text: str) -> tuple[str, ...]:
+    return () if text == "none" else parse_names(text)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Score layers by the gradient that forgets the noisy rows.
+
+    Takes the mean gradient of minus the loss over the noisy rows, less the same over as many clean rows (drawn by
+    seed and id), and writes one record a layer: the norm over the block's tensors, divided by that of --frozen if
+    given, scaled to sum 1. The record holds every step: both norms, noisy and clean rows alone, the frozen
+    checkpoint, and attention, mlp and normalisation tensors side by side.
+    """
+
+    checkpoint: CheckpointOperand
+    rows: RowsOperand = None
+    frozen: Annotated[
+        str | None,
+        Flag(
+            "--frozen",
+            metavar="CHECKPOINT",
+            steers=False,
+            opens="checkpoint",
+            help="Divide by the norms of this one, trained without blocks.",
+        ),
+    ] = None
+    objective: Annotated[
+        Literal["loss", "logit"],
+        Flag("--objective", metavar="NAME", help="loss (minus the cross-entropy), or logit (the label's)."),
+    ] = "loss"
+    norm: Annotated[Literal["l1", "l2"], Flag("--norm", metavar="NAME", help="l1 or l2.")] = "l1"
+    noisy_only: Annotated[bool, Flag("--noisy-only", help="Leave clean rows out: nothing is subtracted.")] = False
+    part: PartName = "all"
+    leave_out: Annotated[
+        tuple[str, ...],
+        Flag(
+            "--leave-out",
+            metavar="WORD[,WORD]",
+            parse=_parse_words,
+            help="Leave out tensors whose name holds a word; or none.",
+        ),
+    ] = ()
+    save: Annotated[
+        Path | None,
+        Flag(
+            "--save",
+            metavar="FILE",
+            steers=False,
+            writes=(".safetensors", ""),
+            help="Write the mean gradients of CHECKPOINT, a safetensors file.",
+        ),
+    ] = None
+    seed: Seed = 1
+    preset: PresetName = "paper"
+    columns: ColumnOptions = ColumnOptions()
+    max_length: MaxLength = 512
+    batch_size: BatchSize = None
+    device: DeviceOptions = DeviceOptions()
+    dry_run: DryRun = False
+    output: OutputOptions = OutputOptions()
+
+
+def _work() -> Any:
+    from mltools.commands.grads import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Localise",
+    rank=30,
+    examples=(
+        "mltools grads noisy/memorised noisy.jsonl --frozen frozen/ > grads.jsonl",
+        "mltools grads noisy/memorised noisy.jsonl --objective logit --norm l2 | mltools mcog",
+    ),
+    writes=("grad", "work"),
+    released={"objective": "logit", "leave_out": ("embed", "final", "wte", "wpe", "ln_f", "pooler", "classifier")},
+)

@@ -1,0 +1,263 @@
+"""Forgetting gradients: which layers must change most for the noisy rows to be forgotten (§3.1, Appendix E).
+
+One batched backward pass per group of rows (`model.gradients`); of the mean gradients only two sums a tensor are kept,
+and all norms and scores are made of them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mltools.commands.grads import Settings
+from mltools.commands.grads.gradients import Gradients, Progress, Rows, Sums, mean_gradients
+from mltools.draw import ranked
+from mltools.errors import CheckpointError, RowsError
+from mltools.io.columns import RowId
+from mltools.io.examples import Examples
+from mltools.io.kinds import GradRecord
+from mltools.io.provenance import Provenance
+from mltools.io.rows import shown as in_json
+from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
+from mltools.model.checkpoint import Checkpoint, check_unchanged
+from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint_pairs import check_same
+from mltools.model.classes import target_indices
+from mltools.model.cost import Shape, WorkItem
+from mltools.model.device import set_threads
+from mltools.model.inference import self_check
+from mltools.run import Run
+from mltools.spec import bare
+
+DEFAULTS = bare(Settings)
+
+NORMS = ("l1", "l2")
+GROUPS = ("noisy", "clean", "difference")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Which layer each tensor of the blocks is of, and the names that each part counts (`all` and those shown)."""
+
+    layers: Mapping[str, int]
+    parts: Mapping[str, Sequence[str]]
+    n_layers: int
+
+    def norms(self, sums: Sums, norm: str, part: str) -> list[float]:
+        """Take the L1 or L2 norm of each layer 1..L over the tensors of a part."""
+        totals = [0.0] * self.n_layers
+        for name in self.parts[part]:
+            totals[self.layers[name] - 1] += sums[name][NORMS.index(norm)]
+        return totals if norm == "l1" else [math.sqrt(total) for total in totals]
+
+
+def grads(
+    checkpoint: str,
+    examples: Examples,
+    settings: Settings = DEFAULTS,
+    *,
+    frozen: str | None = None,
+    clean_ids: Sequence[RowId] | None = None,
+    save: Path | None = None,
+    provenance: Provenance | None = None,
+    device: torch.device | None = None,
+    threads: int | None = None,
+    blocks: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[GradRecord]:
+    """Score each layer by the gradient that forgets the noisy rows.
+
+    Memory: the model, one gradient of its blocks, and the activations of one batch; the second gradient waits in a
+    temporary file, and the frozen checkpoint is opened when the first is done with.
+
+    Args:
+        checkpoint: θ_M1 (or any other), a folder or hub repository.
+        examples: the training rows, with noisy ones among them.
+        settings: objective, norm, which tensors count.
+        frozen: the checkpoint whose norms divide those of `checkpoint`.
+        clean_ids: the clean rows to use; by default as many as there are noisy ones, drawn by (seed, id).
+        save: a safetensors file for the mean gradients of `checkpoint`, named `noisy/…` and `clean/…`.
+        provenance: written into that file.
+        device: CPU by default.
+        threads: CPU threads; see `set_threads`.
+        blocks: module path of the block list, where the model does not decide.
+        progress: wraps the rows of each pass as they are done.
+
+    Yields:
+        One record a layer.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be used, or does not fit the other; a part that is not to be had.
+        RowsError: no noisy rows, or too few clean ones.
+        TrainingError: a gradient that is not finite.
+    """
+    opened = open_checkpoint(checkpoint, device=device, blocks=blocks)
+    check_unchanged(opened, provenance, "checkpoint")
+    set_threads(threads, opened.width)
+    tensors = find_tensors(opened, settings)
+    rows = choose_rows(examples, settings, clean_ids)
+    encoded = opened.encode(examples, settings.max_length)
+    self_check(opened.runner, encoded)
+    targets = target_indices(examples.labels, opened.labels, examples)
+    own = mean_gradients(opened, encoded, targets, rows, settings, save=save, provenance=provenance, progress=progress)
+    opened.model.to("meta")  # only its shapes are still needed
+    other = None
+    if frozen is not None:
+        divisor = open_checkpoint(frozen, device=device, blocks=blocks)
+        check_unchanged(divisor, provenance, "frozen")
+        check_same(opened, divisor)
+        other = mean_gradients(divisor, encoded, targets, rows, settings, progress=progress)
+    yield from records(tensors, own, other, rows, settings)
+
+
+def plan(shape: Shape, examples: Examples, settings: Settings = DEFAULTS, *, models: int = 1) -> WorkItem:
+    """Count the work: a forward and a backward pass of each of `models` checkpoints over the rows of both groups."""
+    noisy, clean = choose_rows(examples, settings)
+    rows = len(noisy) + (len(clean) if clean is not None else 0)
+    applications = models * rows * shape.n_layers
+    return WorkItem(rows=rows, applications=applications, backward=2 * applications, copies=2 * shape.n_layers)
+
+
+def find_tensors(checkpoint: Checkpoint, settings: Settings) -> Tensors:
+    """Find which tensors of the blocks count, by part.
+
+    Raises:
+        CheckpointError: the architecture does not show `settings.part`, or a layer has no tensor that counts.
+    """
+    stack = checkpoint.stack
+    shown = BLOCK_PARTS if block_parts(stack) is not None else ()
+    kept: dict[str, Sequence[str]] = {
+        part: sorted(n for n in select_part(stack, part) if not any(word in n for word in settings.leave_out))
+        for part in (settings.part, *shown)
+    }
+    layers = {name: layer for name in select_part(stack, "all") if (layer := stack.layer_of(name)) is not None}
+    empty = set(range(1, len(stack) + 1)) - {layers[name] for name in kept[settings.part]}
+    if empty:
+        raise CheckpointError(
+            f"{checkpoint.name}: no tensor of layer {min(empty)} is left (--part {settings.part}, "
+            f"--leave-out {','.join(settings.leave_out)})"
+        )
+    return Tensors(layers, kept, len(stack))
+
+
+def choose_rows(examples: Examples, settings: Settings, clean_ids: Sequence[RowId] | None = None) -> Rows:
+    """Give the positions of the noisy rows and of as many clean ones, drawn by (seed, id), or of those named.
+
+    Raises:
+        RowsError: no noisy rows, fewer clean than noisy ones, or an id that is no clean row's.
+    """
+    examples.require_noisy()
+    is_noisy = np.array(examples.noisy)
+    noisy, clean = np.flatnonzero(is_noisy), np.flatnonzero(~is_noisy)
+    if settings.noisy_only:
+        return noisy, None
+    if clean_ids is not None:
+        place = {examples.ids[i]: i for i in clean}
+        missing = next((row_id for row_id in clean_ids if row_id not in place), None)
+        if missing is not None:
+            raise RowsError(f"{examples.source.name}: no clean row has the id {in_json(missing)}")
+        return noisy, np.array([place[row_id] for row_id in clean_ids], dtype=np.int64)
+    if len(clean) < len(noisy):
+        raise RowsError(
+            f"{examples.source.name}: {len(clean)} clean rows are fewer than the {len(noisy)} noisy ones that they "
+            "are compared with; score noisy rows alone with --noisy-only"
+        )
+    order = ranked([examples.ids[i] for i in clean], "grads clean", settings.seed)
+    return noisy, np.sort(clean[order[: len(noisy)]])
+
+
+def scores(norms: Sequence[float] | None, divisors: Sequence[float] | None = None) -> list[float] | None:
+    """Scale norms (or their quotients by the frozen norms) to sum 1; None where something is missing or 0.
+
+    Args:
+        norms: one a layer, 0 or more.
+        divisors: one a layer; None divides by nothing.
+    """
+    if norms is None or (divisors is not None and not all(divisors)):
+        return None
+    values = [norm / by for norm, by in zip(norms, divisors, strict=True)] if divisors is not None else list(norms)
+    total = sum(values)
+    return [value / total for value in values] if total else None
+
+
+def records(
+    tensors: Tensors, own: Gradients, frozen: Gradients | None, rows: Rows, settings: Settings
+) -> Iterator[GradRecord]:
+    """Turn the sums into one record a layer, with the norms and all scores."""
+    columns = _norm_columns(tensors, own, frozen, settings.part)
+    group = "noisy" if settings.noisy_only else "difference"
+    columns["score"] = columns[_score_name(settings.norm, group, frozen is not None)]
+    for part in BLOCK_PARTS:
+        known = part in tensors.parts
+        mine = _norm_columns(tensors, own, frozen, part) if known else {}
+        columns[f"norm_{part}"] = mine.get(f"{settings.norm}_{group}")
+        columns[f"score_{part}"] = mine.get(_score_name(settings.norm, group, frozen is not None))
+    noisy, clean = rows
+    for layer in range(1, tensors.n_layers + 1):
+        yield GradRecord(
+            tool="grads",
+            layer=layer,
+            layers=tensors.n_layers,
+            part=settings.part,
+            objective=settings.objective,
+            norm=settings.norm,
+            n_noisy=len(noisy),
+            n_clean=len(clean) if clean is not None else None,
+            **{name: values[layer - 1] if values is not None else None for name, values in columns.items()},  # type: ignore[arg-type]
+        )
+
+
+def _score_name(norm: str, group: str, over_frozen: bool) -> str:
+    return f"score_{norm}_{group}" + ("_over_frozen" if over_frozen else "")
+
+
+def _norm_columns(
+    tensors: Tensors, own: Gradients, frozen: Gradients | None, part: str
+) -> dict[str, list[float] | None]:
+    """Build the columns of norms and scores over a part's tensors; None where a group was not measured."""
+    columns: dict[str, list[float] | None] = {}
+    for norm, group in product(NORMS, GROUPS):
+        for prefix, gradients in (("", own), ("frozen_", frozen)):
+            sums = gradients.group(group) if gradients is not None else None
+            columns[f"{norm}_{prefix}{group}"] = tensors.norms(sums, norm, part) if sums is not None else None
+        if group != "clean":
+            mine, by = columns[f"{norm}_{group}"], columns[f"{norm}_frozen_{group}"]
+            columns[_score_name(norm, group, False)] = scores(mine)
+            columns[_score_name(norm, group, True)] = scores(mine, by) if by is not None else None
+    return columns
+
+
+def items(run: Run) -> list[WorkItem]:
+    """Count the work, which is one item."""
+    return [plan(run.shape, run.rows, run.settings, models=2 if run.settings.frozen else 1)]
+
+
+def run(run: Run) -> Iterator[GradRecord]:
+    """Score the layers, and keep the gradients if that is wanted."""
+    settings: Settings = run.settings
+    record = None
+    for record in grads(
+        settings.checkpoint,
+        run.rows,
+        settings,
+        frozen=settings.frozen,
+        save=settings.save,
+        provenance=run.made_by("save"),
+        device=run.device,
+        threads=settings.device.threads,
+        blocks=settings.device.blocks,
+        progress=run.track,
+    ):
+        yield record
+    assert record is not None
+    run.report(
+        layers=record.layers,
+        noisy=record.n_noisy,
+        clean=record.n_clean,
+        objective=settings.objective,
+        norm=settings.norm,
+    )

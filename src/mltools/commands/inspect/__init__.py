@@ -1,0 +1,58 @@
+"""`mltools inspect`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from mltools.options import Blocks, Force, Out, Tag
+from mltools.spec import CommandSpec, Flag, Operand
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Say what a checkpoint or file is, what is in it, and how it was made.
+
+    One checkpoint: where its blocks are, weights by layer and part, their norms, whether all are finite, classes,
+    which position the head reads. Two: distance and cosine of each layer, and which tensors are equal. A file: rows or
+    records or tensors, how many, which columns. Prints text, the same in a pipe; --json or -o FILE writes records.
+    """
+
+    first: Annotated[
+        str, Operand("CHECKPOINT|FILE", "A checkpoint; or rows, records, tensors, provenance; - is stdin.")
+    ]
+    second: Annotated[str | None, Operand("[CHECKPOINT2]", "Compare with this one, layer by layer.")] = None
+    as_json: Annotated[bool, Flag("--json", steers=False, help="Write records instead of text.")] = False
+    show_command: Annotated[
+        bool, Flag("--command", steers=False, help="Print only the command line that made it, and its output option.")
+    ] = False
+    blocks: Blocks = None
+    tag: Tag = ()
+    out: Out = None
+    force: Force = False
+
+
+def _sink() -> Any:
+    from mltools.commands.inspect.work import sink
+
+    return sink
+
+
+def _work() -> Any:
+    from mltools.commands.inspect import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Utilities",
+    rank=20,
+    examples=(
+        "mltools inspect noisy/",
+        "mltools inspect noisy/ clean/ --json | jq '{layer, distance}'",
+        "mltools inspect states.safetensors --command",
+    ),
+    sink=_sink,
+    says=False,
+    writes=("checkpoint", "difference", "file"),
+)

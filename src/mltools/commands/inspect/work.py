@@ -1,0 +1,69 @@
+"""Look at checkpoints and files: which of the two a name means, and what is said of it."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mltools.commands.inspect import Settings
+from mltools.commands.inspect.file import find_provenance, inspect_file, is_file
+from mltools.commands.inspect.text import Found, as_text
+from mltools.console import printable
+from mltools.errors import UsageError
+from mltools.io.provenance import CHECKPOINT_FILE, command_for
+from mltools.io.stdout import write_stdout
+from mltools.run import Run
+from mltools.sinks import RecordSink, TextSink
+
+
+def run(run: Run) -> Iterator[Found | str]:
+    """Look at what is named."""
+    settings: Settings = run.settings
+    first, second = settings.first, settings.second
+    if second is not None:
+        if is_file(first) or is_file(second) or settings.show_command:
+            raise UsageError("two names are two checkpoints to compare; look at files and commands one by one")
+        from mltools.commands.inspect.checkpoint import compare
+
+        yield from compare(first, second, settings.blocks)
+    elif settings.show_command:
+        yield _command(first)
+    elif is_file(first):
+        yield inspect_file(first)
+    else:
+        from mltools.commands.inspect.checkpoint import inspect
+
+        yield inspect(first, settings.blocks)
+
+
+def _command(name: str) -> str:
+    made = str(Path(name).parent) if Path(name).name == CHECKPOINT_FILE else name
+    words = command_for(find_provenance(name) or {}, made)
+    if words is None:
+        raise UsageError(f"{name} does not say which command made it")
+    return shlex.join(words)
+
+
+class FoundSink(TextSink):
+    """Takes what was found, and tells of it together at the end; a command line as it is."""
+
+    def __init__(self, run: Run) -> None:
+        """Start with nothing."""
+        super().__init__(run)
+        self._found: list[Found] = []
+
+    def write(self, item: Any) -> None:
+        """Keep what was found."""
+        if isinstance(item, str):
+            super().write(item)
+        else:
+            self._found.append(item)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._found:
+            write_stdout("".join(f"{printable(line)}\n" for line in as_text(self._found)).encode())
+
+
+def sink(run: Run) -> RecordSink | FoundSink:
+    """Give the sink: records with --json or -o, else text."""
+    return RecordSink(run) if run.settings.as_json or run.settings.out is not None else FoundSink(run)

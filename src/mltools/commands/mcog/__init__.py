@@ -1,0 +1,46 @@
+"""`mltools mcog`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from mltools.options import By, OutputOptions, RecordsOperand
+from mltools.spec import CommandSpec, Flag
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Compute the memorisation centre of gravity of layer scores.
+
+    Reads window records (swap, retrain) or layer records (grads, probe, …) and writes one record a group: the sum
+    of layer x weight over the sum of weights, layers from 1. A layer's weight is its score; for windows, the mean
+    over widths of the mean error of the windows of that width that hold it. Groups are the tools and their tags.
+    A group whose weights are all zero gives null and, once all groups are written, exit status 3.
+    """
+
+    records: RecordsOperand = ()
+    by: By = None
+    by_layer: Annotated[bool, Flag("--by-layer", help="Write each layer's score instead of the centre of gravity.")] = (
+        False
+    )
+    output: OutputOptions = OutputOptions()
+
+
+def _work() -> Any:
+    from mltools.commands.mcog import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Summarise",
+    rank=10,
+    examples=(
+        "mltools mcog swap.jsonl",
+        "cat swap-*.jsonl | mltools mcog --by dataset,model",
+        "mltools mcog --by-layer swap.jsonl",
+    ),
+    counted="records",
+    writes=("cog", "layer"),
+)

@@ -1,0 +1,91 @@
+"""`mltools perturb`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from mltools.options import FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
+from mltools.errors import UsageError
+from mltools.spec import CommandSpec, Flag
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Give a share of each class a wrong label.
+
+    Reads rows and writes them in the same order with `original_label` and `noisy` added (and `id`, the row
+    number, where there is none). Exactly floor(R x size) rows of each class get another label, uniform over the
+    other classes. Which ones depends on the seed and the ids only, not on the order of rows. Rows without a
+    label (null or -1) pass through.
+    """
+
+    rows: RowsStream = None
+    rate: Annotated[float, Flag("--rate", metavar="R", low=0, high=1, help="Share of each class, 0-1.")] = 0.15
+    stream: Annotated[
+        bool, Flag("--stream", help="Change each row with probability R, in constant memory; needs --classes.")
+    ] = False
+    classes: Annotated[
+        tuple[str, ...] | None,
+        Flag("--classes", metavar="A,B", parse=parse_names, help="The classes, where rows need not hold all of them."),
+    ] = None
+    top_classes: Annotated[
+        int | None, Flag("--top-classes", metavar="K", help="Keep only rows of the K most frequent classes.")
+    ] = None
+    draw: Annotated[
+        Literal["hash", "python"], Flag("--draw", metavar="HOW", help="hash (by seed and id), or python (as released).")
+    ] = "hash"
+    split_from: Annotated[
+        int | None,
+        Flag(
+            "--split-from",
+            metavar="N",
+            low=1,
+            help="Rows before the released 80/20 split, whose shuffle drew first; with --draw python.",
+        ),
+    ] = None
+    seed: Seed = 1
+    preset: PresetName = "paper"
+    labels: LabelOptions = LabelOptions()
+    output: FileOptions = FileOptions()
+
+
+def check(settings: Settings) -> None:
+    """See that settings go together.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if settings.stream and settings.classes is None:
+        raise UsageError("--stream cannot look ahead: name all classes with --classes A,B,…")
+    if settings.stream and (settings.draw != "hash" or settings.top_classes is not None):
+        raise UsageError("--stream cannot count classes or rows: leave --top-classes and --draw python out")
+    if settings.top_classes is not None and settings.top_classes < 2:
+        raise UsageError(f"--top-classes {settings.top_classes}: at least 2 classes are needed")
+    if settings.split_from is not None and settings.draw != "python":
+        raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
+
+
+def _work() -> Any:
+    from mltools.commands.perturb import work
+
+    return work
+
+
+def _sink() -> Any:
+    from mltools.commands.perturb.work import RowSink
+
+    return RowSink
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Rows and models",
+    rank=20,
+    examples=(
+        "mltools perturb --rate 0.15 --seed 1 questions.jsonl > noisy.jsonl",
+        "mltools perturb --top-classes 2 questions.jsonl -o noisy.parquet",
+    ),
+    released={"draw": "python"},
+    sink=_sink,
+    check=lambda settings, given: check(settings),
+)

@@ -1,0 +1,358 @@
+"""Give a share of each class a wrong label, drawn uniformly from the other classes (§3). Needs no torch.
+
+Which rows and which labels is a keyed hash of (seed, id): the same for any order of the rows. All other
+columns pass through; JSONL keeps its bytes.
+"""
+
+import contextlib
+import random
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from itertools import chain, compress
+from math import floor
+from operator import is_, itemgetter, mod
+from typing import Any, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from mltools.commands.perturb import Settings, check
+from mltools.draw import keyed_hash, keyed_hashes
+from mltools.errors import RowsError, UsageError
+from mltools.io.atomic import atomic_file
+from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
+from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
+from mltools.io.rows import Block, RawRow, Values, iter_blocks, shown
+from mltools.io.source import Source
+from mltools.io.stdout import write_stdout
+from mltools.run import Run
+from mltools.sinks import to_stdout
+
+Draw = dict[int, Label]
+"""New labels of noisy rows, by position."""
+ROWS, LABELS = "perturb rows", "perturb labels"
+
+
+@dataclass
+class Count:
+    """How many rows there were, and how many of each class became noisy."""
+
+    rows: int = 0
+    unlabelled: int = 0
+    left_out: int = 0
+    noisy: int = 0
+
+
+Blocks = Iterator[bytes | list[Values]]
+"""Rows, many at a time: JSON lines with their ends as one text, or Parquet rows."""
+
+
+def perturb(source: Source, columns: Columns, settings: Settings, count: Count | None = None) -> Iterator[RawRow]:
+    """Yield the rows with `original_label` and `noisy` added and, in noisy rows, another `label`.
+
+    Exactly floor(rate x n_c) rows of each class c change, or, with `stream`, each row with probability `rate`
+    in constant memory. Unlabelled rows (null, -1) pass through untouched.
+
+    Args:
+        source: rows of either format.
+        columns: names the label column.
+        settings: rate, seed, and how to draw.
+        count: filled in on the way.
+
+    Yields:
+        `bytes` (a JSON line without its end) for JSONL, `dict` for Parquet.
+
+    Raises:
+        UsageError: a rate outside 0-1, or options that do not go together.
+        RowsError: a bad row, one class only, or rows that were perturbed before.
+    """
+    yield from one_by_one(perturb_blocks(source, columns, settings, count or Count()))
+
+
+def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
+    """Take blocks of rows apart."""
+    for block in blocks:
+        yield from block.split(b"\n")[:-1] if isinstance(block, bytes) else block
+
+
+def perturb_blocks(source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
+    """Yield many rows at a time, for speed; else as `perturb`."""
+    check(settings)
+    parts = _read(source, columns, settings, count)
+    if settings.stream:
+        yield from _stream(parts, source, columns, settings, count)
+    else:
+        yield from _exact(parts, source, columns, settings, count)
+
+
+@dataclass
+class _Part:
+    """Some rows, as columns. JSON lines lack their closing brace. Of those that lack an id, all do (`numbered`)."""
+
+    rows: list[RawRow]
+    ids: Sequence[RowId]
+    labels: Sequence[Label | None]
+    numbered: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def keep(self, classes: set[Label]) -> "_Part":
+        chosen = [label in classes for label in self.labels]
+        rows, ids, labels = (list(compress(column, chosen)) for column in (self.rows, self.ids, self.labels))
+        return _Part(cast(list[RawRow], rows), cast(list[RowId], ids), cast(list[Label | None], labels), self.numbered)
+
+
+def _read(source: Source, columns: Columns, settings: Settings, count: Count) -> Iterator[_Part]:
+    labels = LabelReader(source, columns.label_type)
+    ids = IdReader(source, unique=not settings.stream)
+    for block in iter_blocks(source):
+        _refuse_perturbed(source, block)
+        found = labels.read_block(block, columns.label)
+        row_ids = ids.read_block(count.rows, block)
+        count.rows += len(found)
+        count.unlabelled += found.count(None)
+        yield _part(block, columns.label, row_ids, found)
+    labels.check()
+    if not count.rows:
+        raise RowsError(f"{source.name}: no rows")
+
+
+def _refuse_perturbed(source: Source, block: Block) -> None:
+    columns = set().union(*block.values)
+    for name in ("original_label", "noisy"):
+        if name in columns:
+            number = next(number for number, row in zip(block.numbers, block.values, strict=True) if name in row)
+            raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
+
+
+def _part(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> _Part:
+    numbered = isinstance(ids, range)
+    members = zip(block.values, ids, labels, strict=True)
+    if block.lines is None:
+        rows = [
+            {**row, column: row[column] if label is None else label, "id": row_id} for row, row_id, label in members
+        ]
+        return _Part(list(rows), ids, labels, numbered)
+    lines = [line.rstrip()[:-1] for line in block.lines]
+    if all(map(is_, labels, map(itemgetter(column), block.values))) and (
+        numbered or all("id" in row for row in block.values)
+    ):
+        return _Part(list(lines), ids, labels, numbered)
+    for index, (row, row_id, label) in enumerate(members):
+        if label is not row[column] and label is not None:
+            lines[index] = replace_value(lines[index], column, orjson.dumps(label))
+        if not numbered and "id" not in row:
+            lines[index] += b',"id":%b' % orjson.dumps(row_id)
+    return _Part(list(lines), ids, labels, numbered)
+
+
+def _exact(parts: Iterable[_Part], source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
+    parts = list(parts)
+    if settings.top_classes is not None:
+        kept = _top_classes(chain.from_iterable(part.labels for part in parts), settings.top_classes, source)
+        parts = [part.keep(kept) for part in parts]
+        count.left_out = count.rows - sum(map(len, parts))
+    labels = list(chain.from_iterable(part.labels for part in parts))
+    classes = sorted(cast(set[Label], set(labels) - {None}))
+    if settings.classes is not None:
+        classes = _named_classes(settings.classes, classes, source)
+    if len(classes) < 2:
+        raise RowsError(f"{source.name}: {_few(classes)}; a wrong label needs two classes")
+    ids = list(chain.from_iterable(part.ids for part in parts))
+    draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
+    count.noisy = len(draw)
+    mark, chosen, start = _Marker(columns.label), sorted(draw), 0
+    for part in parts:
+        stop = start + len(part)
+        here = chosen[bisect_left(chosen, start) : bisect_left(chosen, stop)]
+        yield mark(part, {index - start: draw[index] for index in here})
+        start = stop
+
+
+def _stream(parts: Iterable[_Part], source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
+    mark = _Marker(columns.label)
+    choice = keyed_hash(LABELS, settings.seed)
+    classes: list[Label] | None = None
+    bound = floor(Decimal(str(settings.rate)) * 2**64)
+    for part in parts:
+        news: Draw = {}
+        ranks = keyed_hashes(part.ids, ROWS, settings.seed).tolist()
+        for index, (row_id, label, rank) in enumerate(zip(part.ids, part.labels, ranks, strict=True)):
+            if label is None:
+                continue
+            classes = classes or _named_classes(settings.classes or (), [label], source)
+            if label not in classes:
+                raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
+            if rank < bound:
+                others = [c for c in classes if c != label]
+                news[index] = others[choice(row_id) % len(others)]
+        count.noisy += len(news)
+        yield mark(part, news)
+
+
+def _few(classes: Sequence[Label]) -> str:
+    return f"one class only ({classes[0]})" if classes else "no labelled rows"
+
+
+def _named_classes(names: Sequence[str], seen: Sequence[Label], source: Source) -> list[Label]:
+    """Read --classes as the type that the labels have."""
+    as_int = bool(seen) and isinstance(seen[0], int)
+    try:
+        classes = sorted({int(name) if as_int else name for name in names})
+    except ValueError:
+        raise UsageError(f"--classes: labels of {source.name} are integers; write integers") from None
+    outside = [label for label in seen if label not in classes]
+    if outside:
+        raise RowsError(f"{source.name}: label {shown(outside[0])} is not among --classes")
+    if len(classes) < 2:
+        raise UsageError("--classes: name at least two classes")
+    return classes
+
+
+def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[Label]:
+    """Pick the k most frequent classes (Appendix C); of equally frequent ones the lower label."""
+    counts = Counter(label for label in labels if label is not None)
+    if len(counts) < k:
+        raise RowsError(f"{source.name}: {len(counts)} classes, fewer than --top-classes {k}")
+    return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
+
+
+def _positions(labels: Sequence[Label | None], classes: Sequence[Label]) -> dict[Label, NDArray[np.int64]]:
+    """Give each class's rows."""
+    code = {label: i for i, label in enumerate((*classes, None))}
+    codes = np.fromiter(map(code.__getitem__, labels), np.int64, len(labels))
+    return {label: np.flatnonzero(codes == code[label]) for label in classes}
+
+
+def _draw_hash(
+    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], settings: Settings
+) -> Draw:
+    """Change, in each class, the rows whose hash ranks lowest; another hash picks the label."""
+    ranks = keyed_hashes(ids, ROWS, settings.seed)
+    draw: Draw = {}
+    for label, members in _positions(labels, classes).items():
+        n = floor(Decimal(str(settings.rate)) * len(members))
+        chosen = members[_lowest(ranks[members], n)].tolist()
+        choices = keyed_hashes([ids[index] for index in chosen], LABELS, settings.seed).tolist()
+        others = [c for c in classes if c != label]
+        draw.update((index, others[choice % len(others)]) for index, choice in zip(chosen, choices, strict=True))
+    return draw
+
+
+def _lowest(ranks: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
+    """Give the positions of the n lowest numbers; of equal ones those that stand first."""
+    if not n:
+        return np.empty(0, np.int64)
+    lowest = np.flatnonzero(ranks <= np.partition(ranks, n - 1)[n - 1])
+    return lowest[ranks[lowest].argsort(kind="stable")[:n]]
+
+
+def _draw_python(
+    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], settings: Settings
+) -> Draw:
+    """Draw as the released code does: Python's generator, class by class, then labels in row order."""
+    generator = random.Random(settings.seed)
+    if settings.split_from is not None:
+        generator.shuffle(list(range(settings.split_from)))
+    chosen: set[int] = set()
+    for members in _positions(labels, classes).values():
+        positions = members.tolist()
+        generator.shuffle(positions)
+        chosen.update(positions[: int(settings.rate * len(positions))])
+    return {index: generator.choice([c for c in classes if c != labels[index]]) for index in sorted(chosen)}
+
+
+class _Marker:
+    """Writes rows with their new columns."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def __call__(self, part: _Part, news: Draw) -> bytes | list[Values]:
+        """Mark the rows; `news` holds the new labels of the noisy ones, by position."""
+        if part.rows and isinstance(part.rows[0], dict):
+            return [self._values(part, index, news.get(index)) for index in range(len(part))]
+        ends = {label: _end(label, part.numbered, noisy=False) for label in set(part.labels)}
+        pieces = cast(list[bytes], [b""]) * (2 * len(part))
+        pieces[::2] = cast(list[bytes], part.rows)
+        pieces[1::2] = map(ends.__getitem__, part.labels)
+        for index, new in news.items():
+            pieces[2 * index] = replace_value(pieces[2 * index], self._column, orjson.dumps(new))
+            pieces[2 * index + 1] = _end(part.labels[index], part.numbered, noisy=True)
+        if part.numbered:
+            pieces[1::2] = map(mod, pieces[1::2], part.ids)
+        return b"".join(pieces)
+
+    def _values(self, part: _Part, index: int, new: Label | None) -> Values:
+        row, label = cast(Values, part.rows[index]), part.labels[index]
+        noisy = None if label is None else new is not None
+        return {**row, self._column: row[self._column] if new is None else new, "original_label": label, "noisy": noisy}
+
+
+@cache
+def _end(label: Label | None, numbered: bool, *, noisy: bool) -> bytes:
+    """Give what ends a JSON line; where rows are numbered, `%d` stands in it for the number."""
+    end = b"}\n"
+    if label is not None:
+        end = b',"original_label":%b,"noisy":%b}\n' % (orjson.dumps(label), orjson.dumps(noisy))
+    return b',"id":%d' + end.replace(b"%", b"%%") if numbered else end
+
+
+def run(run: Run) -> Blocks:
+    """Perturb the rows given."""
+    count = Count()
+    yield from perturb_blocks(run.source("rows"), run.columns, run.settings, count)
+    run.used("rows", run.source("rows"))
+    run.report(
+        rows=count.rows,
+        noisy=count.noisy,
+        unlabelled=count.unlabelled or None,
+        left_out=count.left_out or None,
+        rate=run.settings.rate,
+    )
+
+
+CHUNK_ROWS = 4096
+
+
+class RowSink:
+    """Takes blocks of rows: to stdout as they come, or to a file of JSON lines or Parquet that appears whole."""
+
+    def __init__(self, run: Run) -> None:
+        """Write where the run's -o says."""
+        self._run, self._out = run, run.get("out")
+        self._stack = contextlib.ExitStack()
+        self._kept: list[Values] = []
+        self.n = 0
+
+    def __enter__(self) -> "RowSink":
+        self._write: Callable[[bytes], object] = write_stdout
+        if not to_stdout(self._out) and self._out.suffix != ".parquet":
+            self._write = self._stack.enter_context(self._stack.enter_context(atomic_file(self._out)).open("wb")).write
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None and not to_stdout(self._out) and self._out.suffix == ".parquet":
+            run, source = self._run, self._run.source("rows")
+            write_parquet_rows(self._out, self._kept, source, run.columns.label, run.provenance)
+        self._stack.__exit__(kind, error, trace)
+
+    def write(self, block: bytes | list[Values]) -> None:
+        """Write some rows."""
+        if not to_stdout(self._out) and self._out.suffix == ".parquet":
+            self._kept += one_by_one(iter([block]))  # type: ignore[arg-type]
+            return
+        for lines in [block] if isinstance(block, bytes) else _lines(block):
+            self._write(lines)
+
+
+def _lines(rows: list[Values]) -> Iterator[bytes]:
+    """Yield rows as JSON lines, many at a time."""
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield b"".join([dump_row(row) + b"\n" for row in rows[start : start + CHUNK_ROWS]])

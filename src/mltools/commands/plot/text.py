@@ -1,0 +1,166 @@
+"""Draw panels as text: shades or colours, with the number in every cell, so that nothing depends on either."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel
+
+Colors = Literal[0, 256, 16_777_216]
+Rgb = tuple[int, int, int]
+
+SEQUENTIAL: tuple[Rgb, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+DIVERGING: tuple[Rgb, ...] = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
+SHADES = (" ░▒▓█", " ':*#")
+BLOCKS = (" ▏▎▍▌▋▊▉█", " #")
+BAR_WIDTH = 40
+MOST_SHARE = 2.0
+"""Lines whose values stay within this (projections may pass 1) are written in percent."""
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """What the reader of the text can show: how many colours (0 is none), and whether only ASCII."""
+
+    colors: Colors = 0
+    ascii_only: bool = False
+
+
+def draw_text(panels: Iterable[Panel], style: TextStyle = TextStyle()) -> str:
+    """Draw the panels one below the other, a blank line between."""
+    return "\n".join(_draw(panel, style) for panel in panels)
+
+
+def _draw(panel: Panel, style: TextStyle) -> str:
+    match panel:
+        case Grid():
+            return _grid(panel, style)
+        case Bars():
+            return _bars(panel, style)
+        case Lines():
+            return _grid(_as_grid(panel), style)
+        case Marks():
+            return _marks(panel)
+
+
+def _as_grid(panel: Lines) -> Grid:
+    """Show lines as rows of shades, a column a layer."""
+    values = [value for line in panel.lines for value in line.values if value is not None]
+    return Grid(
+        title=panel.title,
+        value_name=panel.value_name,
+        row_axis="",
+        rows=[line.name for line in panel.lines],
+        column_axis="layer",
+        columns=[str(layer) for layer in panel.layers],
+        cells=[[*line.values, *[None] * (len(panel.layers) - len(line.values))] for line in panel.lines],
+        high=max([*values, 0.0]) or 1.0,
+        unit="share" if max(map(abs, values), default=0) <= MOST_SHARE else "any",
+    )
+
+
+def _grid(grid: Grid, style: TextStyle) -> str:
+    side = max(len(name) for name in (*grid.rows, grid.row_axis))
+    numbers = [[number(value, grid) for value in row] for row in grid.cells]
+    width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
+    gap = 1 if style.colors else 2  # without colour a shade stands before each number
+    lines = [grid.title, *([f"{'':>{side}} {grid.column_axis}"] if grid.column_axis else [])]
+    lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
+    for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
+        cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
+        lines.append(f"{name:>{side}}" + "".join(cells))
+    lines.append(_legend(grid, style, side))
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None, grid: Grid) -> str:
+    """Write a cell's number as the grid's unit says; never -0."""
+    if value is None:
+        return "-"
+    if grid.unit == "share":
+        return f"{round(100 * value)}"
+    return f"{round(value, 2) + 0.0:.2f}" if grid.unit == "signed" else f"{value:.3g}"
+
+
+def _cell(value: float | None, text: str, grid: Grid, style: TextStyle) -> str:
+    if value is None:
+        return ("" if style.colors else " ") + f" {text}"
+    share = min(max((value - grid.low) / (grid.high - grid.low), 0.0), 1.0)
+    if style.colors:
+        return _painted(f" {text}", _shade(share, DIVERGING if grid.unit == "signed" else SEQUENTIAL), style.colors)
+    ramp = SHADES[style.ascii_only]
+    strength = abs(2 * share - 1) if grid.unit == "signed" else share
+    shade = ramp[min(int(strength * len(ramp)), len(ramp) - 1)]
+    return " " + (shade + text).replace(" ", shade)
+
+
+def _legend(grid: Grid, style: TextStyle, side: int) -> str:
+    values = [grid.low + (grid.high - grid.low) * i / 4 for i in range(5)]
+    scale = "".join(_cell(value, number(value, grid), grid, style) for value in values)
+    unit = " in %" if grid.unit == "share" else ""
+    return f"{'':>{side}} {grid.value_name}{unit}:" + scale
+
+
+def _shade(share: float, stops: Sequence[Rgb]) -> Rgb:
+    position = share * (len(stops) - 1)
+    below = min(int(position), len(stops) - 2)
+    part = position - below
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(stops[below], stops[below + 1], strict=True))
+    return red, green, blue
+
+
+def is_dark(red: float, green: float, blue: float) -> bool:
+    """Say whether white is easier to read on an sRGB colour (parts 0-1) than black, by WCAG's contrast."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.179
+
+
+def _painted(text: str, color: Rgb, colors: Colors) -> str:
+    red, green, blue = color
+    dark = is_dark(red / 255, green / 255, blue / 255)
+    if colors == 256:
+        cube = [round(part / 255 * 5) for part in color]
+        paper, ink = f"5;{16 + 36 * cube[0] + 6 * cube[1] + cube[2]}", f"5;{231 if dark else 16}"
+    else:
+        paper, ink = f"2;{red};{green};{blue}", "2;255;255;255" if dark else "2;0;0;0"
+    return f"\x1b[48;{paper};38;{ink}m{text}\x1b[0m"
+
+
+def _bars(bars: Bars, style: TextStyle) -> str:
+    top = max(map(abs, bars.values), default=0.0) or 1.0
+    centre = "" if bars.centre is None else f", M-CoG {bars.centre:.2f}"
+    lines = [bars.title + centre, f"layer {bars.value_name:>8}"]
+    for layer, value in zip(bars.layers, bars.values, strict=True):
+        lines.append(f"{layer:>5} {value:8.4f} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _bar(share: float, blocks: str) -> str:
+    steps = len(blocks) - 1
+    full, rest = divmod(round(share * BAR_WIDTH * steps), steps)
+    return blocks[-1] * full + (blocks[rest] if rest else "")
+
+
+def _marks(marks: Marks) -> str:
+    """Show a letter for each series under the nearest layer, and the exact layers beside."""
+    letters = [chr(ord("A") + i) for i in range(len(marks.series))]
+    side = max(map(len, marks.rows))
+    lines = [
+        *filter(None, [marks.title]),
+        f"{'':>{side}} layer",
+        f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in marks.axis),
+    ]
+    for name, values, spread in zip(marks.rows, marks.layers, marks.spread, strict=True):
+        cells = {layer: "" for layer in marks.axis}
+        for letter, value in zip(letters, values, strict=True):
+            if value is not None:
+                cells[min(max(round(value), marks.axis[0]), marks.axis[-1])] += letter
+        exact = "  ".join(map(_exact, letters, values, spread))
+        lines.append(f"{name:>{side}}" + "".join(f"{cell or '.':>4}" for cell in cells.values()) + f"  {exact}")
+    return "\n".join([*lines, *map("{} {}".format, letters, marks.series)]) + "\n"
+
+
+def _exact(letter: str, value: float | None, spread: float | None) -> str:
+    if value is None:
+        return f"{letter} -"
+    return f"{letter} {value:.2f}" + ("" if spread is None else f"±{spread:.2f}")

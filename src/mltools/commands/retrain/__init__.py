@@ -1,0 +1,76 @@
+"""`mltools retrain`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from mltools.options import (
+    ColumnOptions,
+    DeviceOptions,
+    DryRun,
+    Layers,
+    MaxLength,
+    Noisy,
+    OutputOptions,
+    PartName,
+    PresetName,
+    Pretrained,
+    Resume,
+    RowsOperand,
+    Seed,
+    TrainingOptions,
+)
+from mltools.spec import CommandSpec, Flag
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Reset and retrain windows of blocks, and measure the memorisation error.
+
+    Takes the blocks of each window from PRETRAINED and all else from NOISY, trains window and head on the clean rows
+    (less as many as there are noisy ones, held out), and writes a record as the window ends: accuracy on noisy rows,
+    held-out clean rows and the rows trained on, the error (1 - noisy accuracy), and the error divided by the full
+    window's, which is run first for that. Every window starts from the same weights and seed.
+
+    A sweep that was stopped goes on with --resume and the records it wrote to stdout.
+    """
+
+    noisy: Noisy
+    pretrained: Pretrained
+    rows: RowsOperand = None
+    layers: Layers = ()
+    part: PartName = "all"
+    train_head: Annotated[
+        bool,
+        Flag("--train-head/--no-train-head", default="train-head", help="Train final norm, pooler and classifier too."),
+    ] = True
+    training: TrainingOptions = TrainingOptions(learning_rate=3e-05, epochs=5)
+    resume: Resume = None
+    seed: Seed = 1
+    preset: PresetName = "paper"
+    columns: ColumnOptions = ColumnOptions()
+    max_length: MaxLength = 512
+    device: DeviceOptions = DeviceOptions()
+    dry_run: DryRun = False
+    output: OutputOptions = OutputOptions()
+
+
+def _work() -> Any:
+    from mltools.commands.retrain import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Localise",
+    rank=20,
+    examples=(
+        "mltools retrain noisy/ model/ noisy.jsonl > retrain.jsonl",
+        "mltools retrain noisy/ model/ noisy.jsonl --resume retrain.jsonl >> retrain.jsonl",
+        "mltools windows 6 --width 5 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} >> retrain.jsonl",
+    ),
+    counted="windows",
+    writes=("window", "work"),
+    released={"clip_scope": "all", "frozen_dropout": True},
+)

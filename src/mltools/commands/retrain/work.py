@@ -1,0 +1,397 @@
+"""Reset windows of blocks to PRETRAINED, retrain them on clean rows, and see whether the noise comes back (§3.1).
+
+What is memorised outside the window is still there after retraining; what was memorised inside is gone. Windows that
+start at one layer share the states below it, which are computed once: frozen blocks run in eval mode, so those states
+never change. No gradient goes below the window, and nothing is evaluated that is not reported.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mltools.commands.retrain import Settings
+from mltools.draw import ranked
+from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.io.examples import Examples
+from mltools.io.kinds import WindowRecord
+from mltools.io.records import Record
+from mltools.model.batches import Batch
+from mltools.model.blocks import HEAD, select_part
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_pairs import check_same
+from mltools.model.classes import target_indices
+from mltools.model.cost import Shape, WorkItem
+from mltools.model.inference import CHECK_TOLERANCE, Logits, predict, predictions, self_check
+from mltools.model.training import (
+    Schedule,
+    Training,
+    accelerator_for,
+    cross_entropy_sum,
+    epoch_batches,
+    run_epoch,
+)
+from mltools.run import Run
+from mltools.spec import bare
+from mltools.sweep import finished_errors, scaled
+from mltools.windows import Window, all_windows, parse_windows
+
+DEFAULTS = bare(Settings)
+
+Rows = NDArray[np.int64]
+Watch = Callable[[Iterator[tuple[int, float]], int, str], Iterator[tuple[int, float]]]
+
+
+def retrain(
+    noisy: Checkpoint,
+    pretrained: Checkpoint,
+    examples: Examples,
+    windows: Sequence[Window] = (),
+    settings: Settings = DEFAULTS,
+    *,
+    done: Sequence[Record] = (),
+    run: str | None = None,
+    watch: Watch | None = None,
+) -> Iterator[WindowRecord]:
+    """Retrain each window from the same state and seed: blocks of the window from `pretrained`, all else from `noisy`.
+
+    Args:
+        noisy: θ_M2; it is trained in place and put back after each window.
+        pretrained: θ_P, of the same shape and tokenizer, opened with a head like `noisy`'s, which is not used.
+        examples: the training rows, with noisy ones among them.
+        windows: which windows; none means all.
+        settings: schedule, what is trained, and how.
+        done: records of this sweep made earlier (`finished`), whose windows are left out.
+        run: digest of settings and inputs, put into the records.
+        watch: wraps the training steps of a window, to show progress.
+
+    Yields:
+        One record a window as it ends: the full window first if it is among them (the others' scaled errors need
+        it), then by start and end.
+
+    Raises:
+        CheckpointError: the checkpoints do not fit each other, or have no such part.
+        RowsError: no noisy rows, too few clean ones, or `done` is of another sweep.
+        TrainingError: a loss that is not finite.
+    """
+    check_same(noisy, pretrained)
+    sweep = _Sweep(noisy, pretrained, examples, settings, run)
+    errors = sweep.read(done)
+    chosen = in_order(windows or all_windows(noisy.n_layers), noisy.n_layers)
+    chosen = [window for window in chosen if window not in errors]
+    for number, window in enumerate(chosen, start=1):
+        sweep.enter(window.start)
+        yield sweep.measure(window, watch, f"window {window} ({number}/{len(chosen)})")
+
+
+def in_order(windows: Iterable[Window], n_layers: int) -> list[Window]:
+    """Sort windows by start and end, with the full window first."""
+    return sorted(windows, key=lambda window: (window.start, window.width < n_layers, window.end, window.layers))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions of the rows: noisy, clean held out (as many), clean to train on. In an order that ids decide."""
+
+    noisy: Rows
+    held_out: Rows
+    train: Rows
+
+
+def split_rows(examples: Examples, seed: int) -> Split:
+    """Hold out as many clean rows as there are noisy ones, drawn by (seed, id); the other clean rows are trained on.
+
+    Raises:
+        RowsError: no noisy rows, or no more clean rows than noisy ones.
+    """
+    examples.require_noisy()
+    order = np.array(ranked(examples.ids, "retrain", seed), dtype=np.int64)
+    is_noisy = np.array(examples.noisy)[order]
+    noisy, clean = order[is_noisy], order[~is_noisy]
+    if len(clean) <= len(noisy):
+        raise RowsError(
+            f"{examples.source.name}: {len(noisy)} noisy and {len(clean)} clean rows; retraining needs more clean "
+            "rows, since as many as there are noisy ones are held out"
+        )
+    return Split(noisy, clean[: len(noisy)], clean[len(noisy) :])
+
+
+def plan(
+    examples: Examples, shape: Shape, windows: Iterable[Window], settings: Settings = DEFAULTS
+) -> Iterator[WorkItem]:
+    """List windows in the order of the sweep, with the cost of each alone.
+
+    In one run, windows that start at the same layer share the states that enter it.
+    """
+    split, caching = split_rows(examples, settings.seed), _caching(settings)
+    trained = settings.training.epochs * len(split.train)
+    for window in in_order(windows, shape.n_layers):
+        above = shape.n_layers - window.start + 1
+        below = window.start - 1
+        yield WorkItem(
+            f"--layers {window}",
+            rows=len(examples),
+            steps=settings.training.epochs * _schedule(settings).steps_per_epoch(len(split.train)),
+            applications=trained * (above if caching else shape.n_layers) + len(examples) * (above + below),
+            backward=trained * (above + window.width)
+            if settings.training.clip_scope == "trainable"
+            else trained * 2 * shape.n_layers,
+            models=3,
+            copies=3 * window.width,
+            states=shape.tokens if caching and below else 0,
+        )
+
+
+def _caching(settings: Settings) -> bool:
+    """Whether states below a window stay the same: no dropout there, and no gradient wanted from there."""
+    return not settings.training.frozen_dropout and settings.training.clip_scope == "trainable"
+
+
+def _schedule(settings: Settings) -> Schedule:
+    return Schedule(
+        settings.training.learning_rate,
+        settings.training.epochs,
+        settings.training.batch_size,
+        settings.training.warmup,
+        settings.training.weight_decay,
+        settings.training.clip,
+    )
+
+
+@dataclass
+class _States:
+    """The states that enter one block, for every row: (length, width) each, unpadded, in main memory."""
+
+    layer: int = 1
+    rows: list[Tensor] = field(default_factory=list)
+
+    def padded(self, batch: Batch) -> Tensor:
+        """Pad the states of a batch's rows with zeros: (batch, length, width)."""
+        chosen = [self.rows[row] for row in batch.rows]
+        return nn.utils.rnn.pad_sequence(chosen, batch_first=True).to(batch.ids.device)
+
+
+class _Sweep:
+    """The model that windows are retrained in, one after the other, each from NOISY's weights."""
+
+    def __init__(
+        self, noisy: Checkpoint, pretrained: Checkpoint, examples: Examples, settings: Settings, run: str | None
+    ) -> None:
+        self.checkpoint, self.settings, self.run = noisy, settings, run
+        self.runner, self.model = noisy.runner, noisy.model
+        self.examples = examples
+        self.split = split_rows(examples, settings.seed)
+        self.label = target_indices(examples.labels, noisy.labels, examples)
+        self.original = target_indices(examples.original_labels, noisy.labels, examples)
+        self.encoded = noisy.encode(examples, settings.max_length)
+        self_check(self.runner, self.encoded)
+        self.parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
+        self.names = select_part(noisy.stack, settings.part)
+        donor = dict(pretrained.model.named_parameters())
+        self.fresh = {name: donor[name].detach() for name in self.names}
+        self.kept = {name: tensor.detach().clone() for name, tensor in self._tensors()}
+        self.head = noisy.head_modules()
+        self.states = _States()
+        self.full_error: float | None = None
+        self.runner.applications = 0
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()
+
+    # -- earlier records ------------------------------------------------------------------------------
+
+    def read(self, done: Sequence[Record]) -> Mapping[Window, float]:
+        """Take the errors out of earlier records, and check that they are of this very sweep."""
+        expected = {
+            "n_noisy": len(self.split.noisy),
+            "n_clean": len(self.split.held_out),
+            "n_train": len(self.split.train),
+            "train_head": self.settings.train_head,
+            "run": self.run,
+        }
+        errors = finished_errors(done, self.checkpoint.n_layers, expected)
+        for window, error in errors.items():
+            self._note(window, error)
+        return errors
+
+    def _note(self, window: Window, error: float) -> None:
+        if window.width == self.checkpoint.n_layers:
+            self.full_error = error
+
+    # -- states below the window ----------------------------------------------------------------------
+
+    @torch.no_grad()
+    def enter(self, layer: int) -> None:
+        """Compute the states that enter block `layer` for all rows, unless they are there; others are dropped."""
+        if layer == self.states.layer or not _caching(self.settings):
+            return
+        self.model.eval()
+        self.states = _States(layer, [torch.empty(0)] * len(self.encoded))
+        for batch in self.encoded.batches(self._all_rows(), None, self.runner.device):
+            for row, states in zip(batch.rows, self.runner.states_into(layer, batch).cpu(), strict=True):
+                self.states.rows[row] = states[: self.encoded.lengths[row]].clone()
+        self._check_states()
+
+    def _all_rows(self) -> Rows:
+        return np.concatenate([self.split.noisy, self.split.held_out, self.split.train])
+
+    def _check_states(self) -> None:
+        """Check on the shortest and the longest row that the model goes on from the states as if it had run whole."""
+        lengths = self.encoded.lengths
+        batch = self.encoded.batch(np.unique([int(lengths.argmin()), int(lengths.argmax())]), self.runner.device)
+        counted = self.runner.applications
+        whole = self.runner.forward(batch)
+        gap = float((self._forward(batch) - whole).abs().max())
+        self.runner.applications = counted  # checks are not part of the work
+        if not gap <= CHECK_TOLERANCE * max(1.0, float(whole.abs().max())):
+            raise CheckpointError(
+                f"{self.checkpoint.name}: going on from kept states changes logits by {gap:.3g}; run with "
+                "--frozen-dropout, which keeps none (and please report the architecture)"
+            )
+
+    def _forward(self, batch: Batch) -> Tensor:
+        if self.states.layer == 1:
+            return self.runner.forward(batch)
+        return self.runner.forward_from(self.states.layer, batch, self.states.padded(batch))
+
+    # -- one window -----------------------------------------------------------------------------------
+
+    def measure(self, window: Window, watch: Watch | None, title: str) -> WindowRecord:
+        """Retrain one window and measure it; the model is NOISY again afterwards."""
+        trained = self._trained(window)
+        try:
+            self._load({name: self.fresh[name] for name in trained if name in self.names})
+            self._train(window, trained, watch, title)
+            self._assert_rest_unmoved(trained)
+            record = self._record(window)
+        finally:
+            self._load({name: self.kept[name] for name in trained})
+        return record
+
+    def _trained(self, window: Window) -> dict[str, nn.Parameter]:
+        """Give the parameters that a window trains: its blocks' part, and the head unless that is left out."""
+        parts = self.checkpoint.parts
+        return {
+            name: parameter
+            for name, parameter in self.parameters.items()
+            if (parts[name] in window.layers and name in self.names)
+            or (parts[name] == HEAD and self.settings.train_head)
+        }
+
+    @torch.no_grad()
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            self.parameters[name].copy_(tensor)
+
+    def _train(self, window: Window, trained: dict[str, nn.Parameter], watch: Watch | None, title: str) -> None:
+        everything = self.settings.training.clip_scope == "all"
+        for name, parameter in self.parameters.items():
+            parameter.requires_grad_(everything or name in trained)
+        self._train_mode(window)
+        total = self.settings.training.epochs * _schedule(self.settings).steps_per_epoch(len(self.split.train))
+        training = Training(
+            trained,
+            _schedule(self.settings),
+            total,
+            self.settings.seed,
+            accelerator_for(self.runner.device, "fp32"),  # a new one: it would keep every window's optimiser alive
+            clipped=list(self.parameters.values()) if everything else None,
+            micro_batch=self.settings.training.micro_batch,
+        )
+        steps = self._steps(training, window)
+        for _ in watch(steps, total, title) if watch else steps:
+            pass
+
+    def _train_mode(self, window: Window) -> None:
+        """Turn dropout on in what is trained, and in all else only if asked for."""
+        self.model.train(self.settings.training.frozen_dropout)
+        for layer in window.layers:
+            self.checkpoint.stack.modules[layer - 1].train()
+        for module in self.head if self.settings.train_head else ():
+            module.train()
+
+    def _steps(self, training: Training, window: Window) -> Iterator[tuple[int, float]]:
+        settings = self.settings
+        for epoch in range(1, settings.training.epochs + 1):
+            batches = epoch_batches(
+                self.split.train, self.encoded.lengths, settings.training.batch_size, settings.seed, epoch
+            )
+            try:
+                yield from run_epoch(training, batches, self._loss)
+            except TrainingError as error:
+                ids = [self.examples.ids[row] for row in batches[training.step % len(batches)]]
+                raise TrainingError(f"window {window}: {error} (epoch {epoch}, row ids {ids}); lower --lr") from None
+
+    def _loss(self, rows: Rows) -> Tensor:
+        targets = torch.from_numpy(self.label[rows]).to(self.runner.device)
+        return cross_entropy_sum(self._forward(self.encoded.batch(rows, self.runner.device)), targets)
+
+    def _assert_rest_unmoved(self, trained: Mapping[str, nn.Parameter]) -> None:
+        moved = [name for name, tensor in self._tensors() if name not in trained and not tensor.equal(self.kept[name])]
+        assert not moved, f"frozen tensors moved: {moved}"
+
+    def _record(self, window: Window) -> WindowRecord:
+        split = self.split
+        logits = self._predict()
+        predicted, ties = predictions(logits)
+        label, original = self.label[self._all_rows()], self.original[self._all_rows()]
+        n = len(split.noisy)
+        hits = predicted == label
+        accuracy = float(hits[:n].mean())
+        self._note(window, 1 - accuracy)
+        return WindowRecord(
+            tool="retrain",
+            start=window.start,
+            end=window.end,
+            width=window.width,
+            layers=self.checkpoint.n_layers,
+            window=str(window),
+            part=self.settings.part,
+            n_noisy=n,
+            noisy_accuracy=accuracy,
+            memorisation_error=1 - accuracy,
+            memorisation_error_scaled=scaled(1 - accuracy, self.full_error),
+            n_clean=len(split.held_out),
+            clean_accuracy=float(hits[n : 2 * n].mean()),
+            reverted=float((predicted[:n] == original[:n]).mean()),
+            n_train=len(split.train),
+            train_accuracy=float(hits[2 * n :].mean()),
+            train_head=self.settings.train_head,
+            run=self.run,
+            n_ties=ties,
+        )
+
+    def _predict(self) -> Logits:
+        """Run the retrained model on noisy, held-out and training rows, in this order."""
+        self.model.eval()
+        return predict(self.runner, self.encoded, self._all_rows(), None, self._forward)
+
+
+def items(run: Run) -> Iterator[WorkItem]:
+    """List the windows asked for, with the cost of each alone."""
+    windows = parse_windows(run.settings.layers, run.shape.n_layers)
+    return plan(run.rows, run.shape, windows, run.settings)
+
+
+def run(run: Run) -> Iterator[WindowRecord]:
+    """Retrain the windows asked for."""
+    noisy = run.model("noisy").open()
+    pretrained = run.model("pretrained").open(fresh_head=noisy.labels)
+    windows = parse_windows(run.settings.layers, noisy.n_layers)
+
+    def watch(steps: Iterator[tuple[int, float]], total: int, label: str) -> Iterator[tuple[int, float]]:
+        return run.track(steps, total, "steps", label)
+
+    yield from retrain(
+        noisy, pretrained, run.rows, windows, run.settings, done=run.earlier, run=run.digest, watch=watch
+    )
+    run.report(
+        resumed=len(run.earlier) or None,
+        rows=len(run.rows),
+        layers=noisy.n_layers,
+        applications=noisy.runner.applications,
+    )

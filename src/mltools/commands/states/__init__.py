@@ -1,0 +1,88 @@
+"""`mltools states`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from mltools.options import (
+    BatchSize,
+    CheckpointOperand,
+    ColumnOptions,
+    DeviceOptions,
+    DryRun,
+    Force,
+    MaxLength,
+    Offload,
+    PresetName,
+    ProvenanceFile,
+    RowsStream,
+)
+from mltools.spec import CommandSpec, Flag
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Save the hidden states of rows, for probe and centroid.
+
+    Runs the model once over the rows and writes one safetensors file: hidden_states (rows, layers + 1, width) of the
+    token that the head reads, layer 0 being the embeddings and the last layer after the final norm; label,
+    original_label, noisy and ids beside it. The head is not needed, so the pre-trained model will do.
+    """
+
+    checkpoint: CheckpointOperand
+    rows: RowsStream = None
+    dtype: Annotated[Literal["float32", "float16"], Flag("--dtype", metavar="TYPE", help="float32 or float16.")] = (
+        "float32"
+    )
+    position: Annotated[
+        Literal["auto", "first", "last"],
+        Flag("--position", metavar="WHICH", help="Token: auto (as the head), first, last."),
+    ] = "auto"
+    raw_last: Annotated[bool, Flag("--raw-last", help="Take layer L before the final norm, not after.")] = False
+    preset: PresetName = "paper"
+    columns: ColumnOptions = ColumnOptions()
+    max_length: MaxLength = 512
+    batch_size: BatchSize = None
+    device: DeviceOptions = DeviceOptions()
+    offload: Offload = False
+    dry_run: DryRun = False
+    out: Annotated[
+        Path | None,
+        Flag(
+            "-o",
+            "--out",
+            metavar="FILE",
+            default="stdout",
+            steers=False,
+            writes=(".safetensors", ""),
+            help="States file, .safetensors.",
+        ),
+    ] = None
+    force: Force = False
+    provenance: ProvenanceFile = None
+
+
+def _sink() -> Any:
+    from mltools.sinks import NoSink
+
+    return NoSink
+
+
+def _work() -> Any:
+    from mltools.commands.states import work
+
+    return work
+
+
+SPEC = CommandSpec(
+    Settings,
+    _work,
+    heading="Localise",
+    rank=40,
+    examples=(
+        "mltools states noisy/ noisy.jsonl -o states.safetensors",
+        "mltools states noisy/ noisy.jsonl | mltools centroid > centroid.jsonl",
+    ),
+    sink=_sink,
+    writes=("work",),
+)

@@ -1,0 +1,23 @@
+"""Save the hidden states of rows, for probe and centroid."""
+
+from collections.abc import Iterator
+
+from mltools.commands.states import Settings
+from mltools.io.states import states_output
+from mltools.model.cost import WorkItem
+from mltools.model.states import Extraction, plan
+from mltools.run import Run
+
+
+def items(run: Run) -> list[WorkItem]:
+    """Count the work, which is one item."""
+    return [plan(run.shape)]
+
+
+def run(run: Run) -> Iterator[None]:
+    """Write the states file; there are no records."""
+    settings: Settings = run.settings
+    kept = Extraction(settings.dtype, settings.position, settings.raw_last, settings.batch_size, settings.max_length)
+    with states_output(settings.out) as path:
+        run.write_states("checkpoint", path, kept)
+    yield from ()

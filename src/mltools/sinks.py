@@ -1,0 +1,94 @@
+"""What takes a command's results: records, or text for stdout. A sink is a context manager made from the run."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+from mltools import console
+from mltools.io.source import STDIN
+from mltools.io.stdout import write_stdout
+from mltools.io.writer import RecordWriter
+from mltools.run import Run
+
+
+class Sink(Protocol):
+    """Takes what the work yields; `n` says how much that was."""
+
+    n: int
+
+    def __enter__(self) -> "Sink": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def write(self, item: Any) -> None:
+        """Take one thing."""
+
+
+class RecordSink(RecordWriter):
+    """Takes records, or records with the columns of their group: lines on stdout, or a file that appears whole."""
+
+    def __init__(self, run: Run) -> None:
+        """Write where the run's -o says."""
+        super().__init__(run.get("out"), run.tags, keep_going=bool(run.outputs_beside()))
+        self._run = run
+
+    def __exit__(self, *error: object) -> None:
+        self.provenance = self._run.provenance
+        super().__exit__(*error)
+
+    def write(self, record: Any) -> None:
+        """Write a record."""
+        if isinstance(record, tuple):
+            own, group = record
+            record = {**vars(own), **group}
+        super().write(record)
+
+
+class NoSink:
+    """Takes nothing: the work writes its one output itself."""
+
+    def __init__(self, run: Run) -> None:
+        """Start with nothing."""
+        self.n = 0
+
+    def __enter__(self) -> "NoSink":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def write(self, item: Any) -> None:
+        """Refuse whatever comes."""
+        raise AssertionError(f"nothing is to be written, and yet there is {item}")
+
+
+class TextSink:
+    """Takes lines of text for stdout."""
+
+    def __init__(self, run: Run) -> None:
+        """Start with none."""
+        self.n = 0
+
+    def __enter__(self) -> "TextSink":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def write(self, line: str) -> None:
+        """Write a line."""
+        write_stdout(line.encode() + b"\n")
+        self.n += 1
+
+
+def to_stdout(path: Path | None) -> bool:
+    """Whether an output option means stdout."""
+    return path is None or str(path) == STDIN
+
+
+def stdout_colors() -> int:
+    """How many colours text on stdout may have; 0 is none."""
+    if not console.use_color(sys.stdout):
+        return 0
+    return 16_777_216 if os.environ.get("COLORTERM") in ("truecolor", "24bit") else 256

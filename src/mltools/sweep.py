@@ -1,0 +1,51 @@
+"""Going on with a sweep of windows that was stopped: which of its records are there already (swap, retrain)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mltools.errors import RowsError
+from mltools.io.groups import SCALARS
+from mltools.io.kinds import known_columns
+from mltools.io.records import Record
+from mltools.io.writer import Tags
+from mltools.windows import Window, parse_layers
+
+
+def finished(records: Iterable[Record], tool: str, part: str, tags: Tags) -> list[Record]:
+    """Pick the records of an earlier, unfinished sweep: those of the tool with this part and exactly these tags."""
+    known = known_columns()
+
+    def belongs(values: Mapping[str, object]) -> bool:
+        own = {key: value for key, value in values.items() if key not in known and isinstance(value, SCALARS)}
+        return values.get("tool") == tool and values.get("part") == part and own == dict(tags)
+
+    return [record for record in records if belongs(record.values)]
+
+
+def finished_errors(done: Sequence[Record], n_layers: int, expected: Mapping[str, object]) -> dict[Window, float]:
+    """Give the memorisation errors of an earlier sweep's windows.
+
+    Args:
+        done: its records.
+        n_layers: layers of the model.
+        expected: columns that records of this very sweep have; None in them is not looked at.
+
+    Raises:
+        RowsError: a record of another sweep.
+    """
+    errors: dict[Window, float] = {}
+    for record in done:
+        for key, value in {"layers": n_layers, **expected}.items():
+            found = record.values.get(key)
+            if found != value and value is not None:
+                raise RowsError(
+                    f'{record.place}: "{key}" is {found}, this sweep has {value}: made with other settings or '
+                    "inputs; resume with the same ones, or tell sweeps apart with --tag"
+                )
+        window = Window(parse_layers(record.get("window", str), n_layers))
+        errors[window] = record.number("memorisation_error")
+    return errors
+
+
+def scaled(error: float, full: float | None) -> float | None:
+    """Divide a window's error by the full window's; None if that is unknown or 0."""
+    return error / full if full else None
