@@ -22,13 +22,13 @@ from torch import Tensor
 from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig, RetrainConfig
 from mltools.io.examples import read_examples
+from mltools.io.outputs import state_folder
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training
 from mltools.tools import finetune as module
 from mltools.tools.finetune import finetune
-from mltools.tools.finetune_state import state_folder
 from mltools.tools.retrain import retrain
 from mltools.tools.swap import swap
 from mltools.windows import layer_scores

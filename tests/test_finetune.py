@@ -20,10 +20,10 @@ from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
 from mltools.config import FinetuneConfig
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
+from mltools.io.outputs import state_folder
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.tools import finetune as module
 from mltools.tools.finetune import finetune
-from mltools.tools.finetune_state import state_folder
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)

@@ -6,7 +6,9 @@ Two presets (DESIGN §4): `paper`, the text of the paper and, where it is silent
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+
+from mltools.ranges import Count, Positive, Range, Seed, Share, Size, whole
 
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
@@ -23,6 +25,31 @@ class Settings:
 
     RELEASED: ClassVar[Mapping[str, Any]] = {}
     preset: Preset = "paper"
+
+    def __post_init__(self) -> None:
+        """Check every number against the range of its field, whoever gives it.
+
+        Raises:
+            UsageError: a number outside its range, or not finite.
+        """
+        for name, numbers in ranges(type(self)).items():
+            numbers.check(flag_of(name), getattr(self, name))
+
+
+FLAGS = {"learning_rate": "--lr", "aux_learning_rate": "--aux-lr", "n_seeds": "--seeds", "k": "-k"}
+"""The flags that are not named as their fields."""
+
+
+def flag_of(name: str) -> str:
+    """Name the flag of a setting."""
+    return FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def ranges(kind: type[Settings]) -> dict[str, Range]:
+    """Give the range of each number among the settings of a tool, by its field."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {name: [item for item in get_args(hint)[1:] if isinstance(item, Range)] for name, hint in hints.items()}
+    return {name: numbers[0] for name, numbers in found.items() if numbers}
 
 
 def choices(kind: type[Settings], name: str) -> tuple[str, ...]:
@@ -44,13 +71,13 @@ class PerturbConfig(Settings):
     """Settings of `perturb`."""
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"draw": "python"}
-    rate: float = 0.15
-    seed: int = 1
+    rate: Share = 0.15
+    seed: Seed = 1
     draw: Literal["hash", "python"] = "hash"
     stream: bool = False
     classes: tuple[str, ...] | None = None
-    top_classes: int | None = None
-    split_from: int | None = None
+    top_classes: Annotated[int | None, whole(2)] = None
+    split_from: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -59,10 +86,10 @@ class PrepareConfig(Settings):
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"draw": "python", "labels": "numbers", "carry_over": True}
     split: Literal["train", "validation", "test", "pool"] = "train"
-    seed: int = 1
+    seed: Seed = 1
     draw: Literal["hash", "python"] = "hash"
     labels: Literal["names", "numbers"] = "names"
-    top_classes: int | None = None
+    top_classes: Annotated[int | None, whole(2)] = None
     carry_over: bool = False
 
 
@@ -71,19 +98,19 @@ class TrainingConfig(Settings):
     """What every training of a whole model is set by (released-code §1.4)."""
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"clip_scope": "all", "frozen_dropout": True}
-    seed: int = 1
+    seed: Seed = 1
     freeze: str = "embeddings"
-    learning_rate: float = 1e-5
-    epochs: int = 50
-    batch_size: int = 8
-    micro_batch: int | None = None
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    learning_rate: Size = 1e-5
+    epochs: Annotated[int, whole(1, 1_000_000)] = 50
+    batch_size: Count = 8
+    micro_batch: Count | None = None
+    warmup: Share = 0.1
+    weight_decay: Size = 0.01
+    clip: Positive = 1.0
     clip_scope: Literal["trainable", "all"] = "trainable"
     frozen_dropout: bool = False
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    max_length: int = 512
+    max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
 @dataclass(frozen=True)
@@ -92,9 +119,9 @@ class FinetuneConfig(TrainingConfig):
 
     RELEASED: ClassVar[Mapping[str, Any]] = {**TrainingConfig.RELEASED, "memorised_metric": "macro-f1"}
     target: Target = "label"
-    aux_learning_rate: float = 5e-6
+    aux_learning_rate: Size = 5e-6
     raise_rate: bool = False
-    memorised_at: float = 0.993
+    memorised_at: Share = 0.993
     memorised_metric: Literal["accuracy", "macro-f1"] = "accuracy"
     evaluate: Literal["memorised", "always", "last"] = "memorised"
 
@@ -103,8 +130,8 @@ class FinetuneConfig(TrainingConfig):
 class GeneraliseConfig(TrainingConfig):
     """Settings of `generalise`. Defaults are what was run (released-code §1.10)."""
 
-    learning_rate: float = 3e-5
-    epochs: int = 10
+    learning_rate: Size = 3e-5
+    epochs: Annotated[int, whole(1, 1_000_000)] = 10
 
 
 @dataclass(frozen=True)
@@ -112,8 +139,8 @@ class SwapConfig(Settings):
     """Settings of `swap`."""
 
     part: Part = "all"
-    batch_size: int | None = None
-    max_length: int = 512
+    batch_size: Count | None = None
+    max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
 @dataclass(frozen=True)
@@ -122,18 +149,18 @@ class RetrainConfig(Settings):
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"clip_scope": "all", "frozen_dropout": True}
     part: Part = "all"
-    seed: int = 1
+    seed: Seed = 1
     train_head: bool = True
-    learning_rate: float = 3e-5
-    epochs: int = 5
-    batch_size: int = 8
-    micro_batch: int | None = None
-    warmup: float = 0.1
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    learning_rate: Size = 3e-5
+    epochs: Annotated[int, whole(1, 1_000_000)] = 5
+    batch_size: Count = 8
+    micro_batch: Count | None = None
+    warmup: Share = 0.1
+    weight_decay: Size = 0.01
+    clip: Positive = 1.0
     clip_scope: Literal["trainable", "all"] = "trainable"
     frozen_dropout: bool = False
-    max_length: int = 512
+    max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
 @dataclass(frozen=True)
@@ -149,9 +176,9 @@ class GradsConfig(Settings):
     part: Part = "all"
     noisy_only: bool = False
     leave_out: tuple[str, ...] = ()
-    seed: int = 1
-    batch_size: int | None = None
-    max_length: int = 512
+    seed: Seed = 1
+    batch_size: Count | None = None
+    max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
 @dataclass(frozen=True)
@@ -161,8 +188,8 @@ class StatesConfig(Settings):
     dtype: Literal["float32", "float16"] = "float32"
     position: Literal["auto", "first", "last"] = "auto"
     raw_last: bool = False
-    batch_size: int | None = None
-    max_length: int = 512
+    batch_size: Count | None = None
+    max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
 @dataclass(frozen=True)
@@ -175,17 +202,17 @@ class ProbeConfig(Settings):
     RELEASED: ClassVar[Mapping[str, Any]] = {"hidden_layers": 2, "allow_absent": True}
     targets: tuple[ProbeTarget, ...] = ("noise",)
     probe: Literal["mlp", "linear"] = "mlp"
-    seed: int = 1
-    n_seeds: int = 5
-    hidden_layers: int = 1
-    hidden_width: int = 128
-    dropout: float = 0.1
-    epochs: int = 100
-    select_after: int = 26
-    batch_size: int = 32
-    learning_rate: float = 2e-4
-    weight_decay: float = 1e-5
-    noisy_weight: float = 0.67
+    seed: Seed = 1
+    n_seeds: Annotated[int, whole(1, 10_000)] = 5
+    hidden_layers: Annotated[int, whole(1, 100)] = 1
+    hidden_width: Annotated[int, whole(1, 100_000)] = 128
+    dropout: Annotated[float, Range(0, 1, below=True)] = 0.1
+    epochs: Annotated[int, whole(1, 1_000_000)] = 100
+    select_after: Annotated[int, whole(0)] = 26
+    batch_size: Count = 32
+    learning_rate: Size = 2e-4
+    weight_decay: Size = 1e-5
+    noisy_weight: Annotated[float, Range(0, 1, above=True, below=True)] = 0.67
     allow_absent: bool = False
 
 
@@ -202,7 +229,7 @@ class ScoreConfig(Settings):
     """Settings of `score`."""
 
     truth: str = ""
-    k: tuple[int, ...] = (1, 2)
+    k: Annotated[tuple[int, ...], whole(1)] = (1, 2)
     per: tuple[str, ...] = ()
 
 
@@ -217,8 +244,8 @@ class CorrelateConfig(Settings):
     pool: bool = False
     scale: Literal["none", "minmax"] = "none"
     method: Literal["spearman", "pearson", "kendall"] = "spearman"
-    seed: int = 1
-    resamples: int = 2000
+    seed: Seed = 1
+    resamples: Annotated[int, whole(0, 10_000_000)] = 2000
 
     @property
     def series(self) -> str | None:

@@ -1,6 +1,9 @@
 """One Annotated alias for every option and argument: flag names and help text live here and nowhere else."""
 
-from collections.abc import Sequence
+import math
+import os
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -10,6 +13,9 @@ from mltools import console
 from mltools.config import PARTS, Preset, TrainingConfig, choices
 from mltools.errors import UsageError
 from mltools.io.columns import LabelType
+from mltools.ranges import THREADS, Range
+
+TagValue = str | int | float | bool
 
 
 def _quiet(value: bool) -> bool:
@@ -37,6 +43,27 @@ def choice(flag: str, choices: Sequence[str], *, metavar: str, help: str) -> Any
         return value if value is None else one_of(flag, value, choices)
 
     return typer.Option(flag, metavar=metavar, help=help, callback=check, autocompletion=lambda: list(choices))
+
+
+def file(*flags: str, metavar: str = "FILE", help: str) -> Any:
+    """Declare an option that names a file to write."""
+    return typer.Option(*flags, metavar=metavar, help=help, parser=_file)
+
+
+def _file(text: str) -> Path:
+    if text.endswith(os.sep) and not Path(text).is_dir():
+        raise UsageError(f"{text}: no such folder; name a file to write")
+    return Path(text)
+
+
+def ranged(flag: str, numbers: Range, *, metavar: str, help: str) -> Any:
+    """Declare an option that is no setting and takes numbers of a range; another number is a usage error."""
+
+    def check(value: Any) -> Any:
+        numbers.check(flag, value)
+        return value
+
+    return typer.Option(flag, metavar=metavar, help=help, callback=check)
 
 
 # -- arguments ----------------------------------------------------------------------------------------
@@ -103,11 +130,9 @@ Part = Annotated[
 ]
 
 # -- how training goes ---------------------------------------------------------------------------------
-TrainBatchSize = Annotated[
-    int | None, typer.Option("--batch-size", metavar="N", min=1, help="Rows in a step. [default: 8]")
-]
+TrainBatchSize = Annotated[int | None, typer.Option("--batch-size", metavar="N", help="Rows in a step. [default: 8]")]
 MicroBatch = Annotated[
-    int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Rows at once, to save memory; same steps.")
+    int | None, typer.Option("--micro-batch", metavar="N", help="Rows at once, to save memory; same steps.")
 ]
 Warmup = Annotated[
     float | None, typer.Option("--warmup", metavar="R", help="Share of steps with rising rate. [default: 0.1]")
@@ -147,7 +172,7 @@ LabelTypeOpt = Annotated[
     ),
 ]
 MaxLength = Annotated[
-    int | None, typer.Option("--max-length", metavar="N", min=2, help="Longest row in tokens. [default: 512]")
+    int | None, typer.Option("--max-length", metavar="N", help="Longest row in tokens. [default: 512]")
 ]
 
 # -- how it runs --------------------------------------------------------------------------------------
@@ -159,7 +184,7 @@ Device = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N", min=1, help="CPU threads. [default: OMP_NUM_THREADS, else by model width]"),
+    ranged("--threads", THREADS, metavar="N", help="CPU threads. [default: OMP_NUM_THREADS, else by model width]"),
 ]
 Blocks = Annotated[
     str | None,
@@ -177,17 +202,13 @@ Resume = Annotated[
 ]
 
 # -- outputs ------------------------------------------------------------------------------------------
-Out = Annotated[
-    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Output file, .jsonl or .parquet. [default: stdout]")
-]
+Out = Annotated[Path | None, file("-o", "--out", help="Output file, .jsonl or .parquet. [default: stdout]")]
 OutFolder = Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Checkpoint folder to write.")]
-PerRow = Annotated[
-    Path | None, typer.Option("--per-row", metavar="FILE", help="Write a Parquet row for each row and window too.")
-]
+PerRow = Annotated[Path | None, file("--per-row", help="Write a Parquet row for each row and window too.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs that exist.")]
 ProvenanceFile = Annotated[
     Path | None,
-    typer.Option("--provenance", metavar="FILE", help="Write how this was made (settings, inputs' digests) as JSON."),
+    file("--provenance", help="Write how this was made (settings, inputs' digests) as JSON."),
 ]
 
 # -- every command ------------------------------------------------------------------------------------
@@ -216,28 +237,53 @@ def parse_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def parse_tags(tags: list[str] | None) -> dict[str, str | int | float | bool]:
-    """Read `--tag KEY=VALUE`s; a value that is a JSON number, true or false is that, else text."""
-    result: dict[str, str | int | float | bool] = {}
+JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+EXACT = 1 << 53
+"""Whole numbers beyond this lose digits where a reader holds them as floats."""
+
+
+def parse_tags(tags: list[str] | None, taken: Collection[str] = ()) -> dict[str, TagValue]:
+    """Read `--tag KEY=VALUE`s. What is written as a JSON number is one, so that 1e-3 is 0.001; true and false are such.
+
+    All else is text: also what is in double quotes ('v="1.10"'), and whole numbers that a float could not hold.
+
+    Args:
+        tags: as given.
+        taken: the columns of the records to be written, which no tag can be named as.
+
+    Raises:
+        UsageError: no KEY=VALUE, a key that is taken or comes twice, or a value that is no finite number or not UTF-8.
+    """
+    result: dict[str, TagValue] = {}
     for tag in tags or []:
-        key, equals, value = tag.partition("=")
-        if not equals or not key:
+        key, equals, text = tag.partition("=")
+        if not equals or not key.strip():
             raise UsageError(f'--tag "{tag}": write KEY=VALUE')
-        result[key] = _tag_value(value)
+        if key in result:
+            raise UsageError(f'--tag "{key}" comes twice; a record has one value in a column')
+        if key in taken:
+            raise UsageError(f'--tag "{key}" is a column of the records already; choose another name')
+        if any("\ud800" <= character <= "\udfff" for character in tag):
+            raise UsageError(f'--tag "{tag}": not UTF-8')
+        result[key] = _tag_value(key, text)
     return result
 
 
-def _tag_value(text: str) -> str | int | float | bool:
+def _tag_value(key: str, text: str) -> TagValue:
     if text in ("true", "false"):
         return text == "true"
-    for kind in (int, float):
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        if str(value) == text:
-            return value
-    return text
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        raise UsageError(f"--tag {key}={text}: not a finite number; for text, write it as '{key}=\"{text}\"'")
+    form = JSON_NUMBER.fullmatch(text)
+    if form is None or ((whole := form[2] is None and form[3] is None) and abs(int(text)) > EXACT):
+        return text
+    return int(text) if whole else number
 
 
 def one_of(option: str, value: str, choices: Sequence[str]) -> str:

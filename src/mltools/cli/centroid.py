@@ -11,7 +11,7 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.cli.states import open_input
 from mltools.config import CentroidConfig, choices, resolve
-from mltools.errors import UsageError
+from mltools.io.outputs import PARQUET, Output
 
 if TYPE_CHECKING:
     from mltools.tools.centroid import Layer
@@ -50,7 +50,7 @@ def centroid(
     blocks: options.Blocks = None,
     tag: options.Tag = None,
     per_row: Annotated[
-        Path | None, typer.Option("--per-row", metavar="FILE", help="Write every row's projections too, as Parquet.")
+        Path | None, options.file("--per-row", help="Write every row's projections too, as Parquet.")
     ] = None,
     out: options.Out = None,
     force: options.Force = False,
@@ -68,9 +68,16 @@ def centroid(
         preset,
         crossing=crossing,
     )
-    task = job.Job("centroid", config, out=out, others=(per_row,), force=force, tag=tag, provenance=provenance)
-    if per_row is not None and per_row.suffix != ".parquet":
-        raise UsageError(f"--per-row {per_row}: a Parquet file is written; give it a name that ends in .parquet")
+    task = job.Job(
+        "centroid",
+        config,
+        inputs=(states, rows),
+        out=out,
+        others=(Output("--per-row", per_row, PARQUET, plain=False) if per_row is not None else None,),
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     source = open_input(
         task,
         states,
@@ -98,7 +105,7 @@ def centroid(
             for record in found:
                 writer.write(record)
         if per_row is not None and projections is not None:
-            tool.write_per_row(per_row, projections, opened.rows, task.provenance.by("--per-row"))
+            tool.write_per_row(per_row, projections, opened.rows, task.provenance.by("--per-row"), replace=force)
         task.finish(rows=len(opened), noisy=int(opened.rows.noisy.sum()), layers=opened.layers, records=writer.n)
 
 

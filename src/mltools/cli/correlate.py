@@ -64,7 +64,7 @@ def correlate(
     ] = None,
     resamples: Annotated[
         int | None,
-        typer.Option("--resamples", metavar="N", min=0, help="Bootstrap resamples for intervals. [default: 2000]"),
+        typer.Option("--resamples", metavar="N", help="Bootstrap resamples for intervals. [default: 2000]"),
     ] = None,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
@@ -97,7 +97,7 @@ def correlate(
         resamples=resamples,
         seed=seed,
     )
-    task = job.Job("correlate", config, out=out, force=force, tag=tag, provenance=provenance)
+    task = job.Job("correlate", config, inputs=records or (), out=out, force=force, tag=tag, provenance=provenance)
     with job.no_collector(), task.records() as writer:
         for record, group in tool(task.read_records(records), config):
             writer.write({**vars(record), **group})

@@ -11,7 +11,7 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import FinetuneConfig, choices, resolve
 from mltools.errors import UsageError
-from mltools.io.atomic import check_output
+from mltools.io.outputs import Output, state_folder
 
 
 @command(
@@ -65,7 +65,7 @@ def finetune(
             help="Rerun at twice the rate, at most 3 times, while final training accuracy is not above .99.",
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 50]")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Epochs. [default: 50]")] = None,
     batch_size: options.TrainBatchSize = None,
     micro_batch: options.MicroBatch = None,
     warmup: options.Warmup = None,
@@ -160,9 +160,19 @@ def finetune(
         seed=seed,
         max_length=max_length,
     )
-    task = job.Job("finetune", config, tag=tag, force=force, provenance=provenance)
-    if not resume:
-        check_output(out, force=force)
+    task = job.Job(
+        "finetune",
+        config,
+        inputs=(pretrained, rows, aux, validation),
+        others=(
+            Output("-o", out, folder=True, resumed=resume and not force),
+            Output("-o", state_folder(out), folder=True, resumed=True),
+        ),
+        force=force,
+        tag=tag,
+        provenance=provenance,
+        shared=True,
+    )
     source = job.rows_source(rows)
 
     from mltools.io.examples import read_examples

@@ -11,6 +11,8 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import GeneraliseConfig, resolve
 from mltools.errors import UsageError
+from mltools.io.outputs import RECORDS, Output
+from mltools.ranges import SPLITS
 
 
 @command(
@@ -32,9 +34,10 @@ def generalise(
         bool, typer.Option("--merge", help="Fold records of half splits into scores of rows and tasks.")
     ] = False,
     run: Annotated[
-        list[int] | None, typer.Option("--run", metavar="K", min=1, help="Half split to do; repeatable. Default: all.")
+        list[int] | None,
+        options.ranged("--run", SPLITS, metavar="K", help="Half split to do; repeatable. Default: all."),
     ] = None,
-    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="How many half splits there are.")] = 30,
+    runs: Annotated[int, options.ranged("--runs", SPLITS, metavar="N", help="How many half splits there are.")] = 30,
     freeze: Annotated[
         str | None,
         typer.Option("--freeze", metavar="LIST", help="What is not trained, as in finetune. [default: embeddings]"),
@@ -42,7 +45,7 @@ def generalise(
     learning_rate: Annotated[
         float | None, typer.Option("--lr", metavar="R", help="Peak learning rate. [default: 3e-5]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 10]")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Epochs. [default: 10]")] = None,
     batch_size: options.TrainBatchSize = None,
     micro_batch: options.MicroBatch = None,
     warmup: options.Warmup = None,
@@ -63,7 +66,7 @@ def generalise(
     dry_run: options.DryRun = False,
     tag: options.Tag = None,
     per_row: Annotated[
-        Path | None, typer.Option("--per-row", metavar="FILE", help="With --merge, write a record for each row too.")
+        Path | None, options.file("--per-row", help="With --merge, write a record for each row too.")
     ] = None,
     out: options.Out = None,
     force: options.Force = False,
@@ -95,7 +98,16 @@ def generalise(
         max_length=max_length,
     )
     settings: object = {} if merge else config
-    task = job.Job("generalise", settings, out=out, others=(per_row,), force=force, tag=tag, provenance=provenance)
+    task = job.Job(
+        "generalise",
+        settings,
+        inputs=(pretrained, *(rows or ())),
+        out=out,
+        others=(Output("--per-row", per_row, RECORDS) if per_row is not None else None,),
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     if merge:
         _merge(task, [name for name in (pretrained, *(rows or ())) if name is not None], per_row)
         return
@@ -105,7 +117,6 @@ def generalise(
     if max(splits) > runs:
         raise UsageError(f"--run {max(splits)}: there are {runs} half splits (--runs)")
     source = job.rows_source(rows[0] if rows else None)
-    task.check_input(source.path)
 
     from mltools.io.examples import read_examples
     from mltools.io.provenance import folder_digest
@@ -154,5 +165,5 @@ def _merge(task: job.Job, paths: list[str], per_row: Path | None) -> None:
             writer.write({**dataclasses.asdict(group.score()), **group.tags})
     if per_row is not None:
         rows = [{**dataclasses.asdict(record), **group.tags} for group in merged for record in group.records()]
-        write_table(per_row, rows, task.provenance.by("--per-row"))
+        write_table(per_row, rows, task.provenance.by("--per-row"), replace=task.force)
     task.finish(tasks=len(merged), rows=sum(len(group.rows) for group in merged))

@@ -10,6 +10,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import GradsConfig, choices, resolve
+from mltools.io.outputs import TENSORS, Output
 
 
 @command(
@@ -48,7 +49,7 @@ def grads(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Write the mean gradients of CHECKPOINT, a safetensors file."),
+        options.file("--save", help="Write the mean gradients of CHECKPOINT, a safetensors file."),
     ] = None,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
@@ -86,9 +87,17 @@ def grads(
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
-    task = job.Job("grads", config, out=out, others=(save,), force=force, tag=tag, provenance=provenance)
+    task = job.Job(
+        "grads",
+        config,
+        inputs=(checkpoint, rows, frozen),
+        out=out,
+        others=(Output("--save", save, TENSORS) if save is not None else None,),
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     source = job.rows_source(rows)
-    task.check_input(source.path)
 
     from mltools.io.examples import read_examples
     from mltools.io.provenance import folder_digest
@@ -113,6 +122,7 @@ def grads(
             config,
             frozen=frozen,
             save=save,
+            replace=force,
             provenance=task.provenance.by("--save"),
             device=job.device_for(device),
             threads=threads,

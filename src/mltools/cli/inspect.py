@@ -54,7 +54,7 @@ def inspect(
     """
     from mltools.tools.inspect_file import inspect_file, is_file
 
-    task = job.Job("inspect", {}, out=out, force=force, tag=tag)
+    task = job.Job("inspect", {}, inputs=(first, second), out=out, force=force, tag=tag)
     if second is not None:
         if is_file(first) or is_file(second) or show_command:
             raise UsageError("two names are two checkpoints to compare; look at files and commands one by one")

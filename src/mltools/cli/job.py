@@ -1,6 +1,7 @@
 """What the commands share: reading common options, the record writer, provenance and the summary line."""
 
 import contextlib
+import dataclasses
 import gc
 import os
 import re
@@ -12,15 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltools import console
+from mltools.cli.app import COMMANDS
 from mltools.errors import UsageError
-from mltools.io.atomic import atomic_file, check_output
+from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns, LabelType
 from mltools.io.examples import Examples
+from mltools.io.kinds import record_kinds
+from mltools.io.outputs import RECORDS, Output, check_outputs
 from mltools.io.provenance import Provenance, plain
 from mltools.io.records import Records, read_records
 from mltools.io.source import STDIN, Source
 from mltools.io.writer import RecordWriter
 from mltools.options import parse_names, parse_tags
+from mltools.processes import launched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,9 +81,10 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def is_main_process() -> bool:
-    """Whether this process is the only one, or the first of those that torchrun or accelerate started."""
-    return os.environ.get("RANK", "0") == "0"
+def columns_of(tool: str) -> set[str]:
+    """Name the columns of all records that a command writes."""
+    kinds = record_kinds()
+    return {field.name for kind in COMMANDS[tool].writes for field in dataclasses.fields(kinds[kind])}
 
 
 class Job:
@@ -92,38 +98,47 @@ class Job:
         tool: str,
         settings: Any,
         *,
+        inputs: Iterable[str | Path | None] = (),
         out: Path | None = None,
-        others: Sequence[Path | None] = (),
+        endings: tuple[str, ...] = RECORDS,
+        others: Sequence[Output | None] = (),
         force: bool = False,
         tag: list[str] | None = None,
         provenance: Path | None = None,
+        shared: bool = False,
     ) -> None:
-        """Check the outputs before any work is done: `out`, `others` that are made beside it, and `provenance`.
+        """Check outputs and tags before any work is done.
+
+        Args:
+            tool: the command.
+            settings: its settings.
+            inputs: all files and folders that it reads; None and `-` are stdin.
+            out: -o; None and `-` are stdout.
+            endings: those that the name of `out` may have.
+            others: what is made beside `out`.
+            force: whether outputs that are there are replaced.
+            tag: the --tag options.
+            provenance: --provenance.
+            shared: whether the processes of a launcher share the work; else each does all of it.
 
         Raises:
-            UsageError: an output exists, or a tag is no KEY=VALUE.
+            UsageError: what `check_outputs` and `parse_tags` refuse.
         """
-        if not is_main_process():
+        self._beside = [output for output in others if output is not None]
+        outputs = list(self._beside)
+        if out is not None and str(out) != STDIN:
+            outputs.append(Output("-o", out, endings))
+        if provenance is not None:
+            outputs.append(Output("--provenance", provenance))
+        check_outputs(outputs, filter(None, inputs), force=force)
+        self.tags = parse_tags(tag, columns_of(tool))
+        if not _is_first(tool, shared):
             console.configure(verbosity=-1)
             out, provenance = Path(os.devnull), None
-        self.tool, self.settings, self.out = tool, settings, out
-        self.tags = parse_tags(tag)
+        self.tool, self.settings, self.out, self.force = tool, settings, out, force
         self.inputs: dict[str, Mapping[str, str]] = {}
         self._provenance = provenance
-        self._force = force
         self._start = time.monotonic()
-        self._others = [path for path in others if path is not None]
-        for path in (out, provenance):
-            if path is not None and str(path) != STDIN:
-                check_output(path, force=force, file=True)
-        for path in self._others:
-            check_output(path, force=force)
-
-    def check_input(self, path: str) -> None:
-        """Refuse to write over an input."""
-        for out in (self.out, self._provenance, *self._others):
-            if out is not None and str(out) != STDIN and path != STDIN:
-                check_output(out, force=True, inputs=(Path(path),))
 
     def used(self, role: str, source: Source | Examples) -> None:
         """Note an input that was read, by its digest."""
@@ -134,11 +149,9 @@ class Job:
         """Yield the records of a command's arguments (none is stdin) in blocks, and note each file as an input.
 
         Raises:
-            UsageError: no arguments, and stdin is a terminal; or an argument is an output too.
+            UsageError: no arguments, and stdin is a terminal.
         """
         paths = paths or [rows_source(None).path]
-        for path in paths:
-            self.check_input(path)
         return read_records(paths, lambda source: self.used(source.name, source))
 
     @property
@@ -159,7 +172,8 @@ class Job:
         Args:
             keep_going: whether to go on when stdout's reader goes; so it is anyway where there are other outputs.
         """
-        with RecordWriter(self.out, self.tags, keep_going=keep_going or bool(self._others)) as writer:
+        going = keep_going or bool(self._beside)
+        with RecordWriter(self.out, self.tags, keep_going=going, replace=self.force) as writer:
             yield writer
             writer.provenance = self.provenance
 
@@ -193,13 +207,26 @@ class Job:
     def finish(self, **facts: object) -> None:
         """Write --provenance and print the summary line."""
         if self._provenance is not None:
-            with atomic_file(self._provenance) as temporary:
+            with atomic_file(self._provenance, replace=self.force) as temporary:
                 temporary.write_text(self.provenance.by("--provenance").as_json() + "\n", encoding="utf-8")
         seconds = round(time.monotonic() - self._start, 2)
         settings = self.provenance.settings
         console.summary(
             self.tool, {**facts, "seed": settings.get("seed"), "preset": settings.get("preset"), "seconds": seconds}
         )
+
+
+def _is_first(tool: str, shared: bool) -> bool:
+    """Whether this process is the first, or the only one, of a run; and say what a launcher's variables do."""
+    place = launched()
+    if place is None:
+        return True
+    if not shared:
+        console.log(f"mltools: note: started as one of {place.processes} processes; {tool} does all work in each", 1)
+        return True
+    if place.rank == 0:
+        console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
+    return place.rank == 0
 
 
 OUTPUT_OPTIONS = ("--out", "--provenance", "--per-row", "--save", "--write")

@@ -38,7 +38,8 @@ def mcog(
     from mltools.tools.mcog import layers
     from mltools.tools.mcog import mcog as tool
 
-    task = job.Job("mcog", {"by": by, "by_layer": by_layer}, out=out, force=force, tag=tag, provenance=provenance)
+    settings = {"by": by, "by_layer": by_layer}
+    task = job.Job("mcog", settings, inputs=records or (), out=out, force=force, tag=tag, provenance=provenance)
     results = (layers if by_layer else tool)(task.read_records(records), options.parse_names(by))
     undefined = 0
     with job.no_collector(), task.records() as writer:

@@ -10,7 +10,6 @@ from mltools import options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import PerturbConfig, choices, resolve
-from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.rewrite import dump_row, write_parquet_rows
 from mltools.io.source import Source
@@ -53,7 +52,6 @@ def perturb(
         typer.Option(
             "--split-from",
             metavar="N",
-            min=1,
             help="Rows before the released 80/20 split, whose shuffle drew first; with --draw python.",
         ),
     ] = None,
@@ -85,9 +83,8 @@ def perturb(
         top_classes=top_classes,
         split_from=split_from,
     )
-    task = job.Job("perturb", config, out=out, force=force, provenance=provenance)
+    task = job.Job("perturb", config, inputs=(rows,), out=out, force=force, provenance=provenance)
     source = job.rows_source(rows)
-    task.check_input(source.path)
     count = Count()
     names = job.columns(None, label, None, label_type)
     changed = perturb_blocks(source, names, config, count)
@@ -121,14 +118,12 @@ def _lines(blocks: "Blocks") -> Iterator[bytes]:
 
 
 def _to_file(blocks: "Blocks", out: Path, source: Source, label: str, task: job.Job) -> None:
-    if out.suffix in (".gz", ".zst"):
-        raise UsageError(f"-o {out}: compressed rows are read, not written; pipe into {out.suffix[1:]} instead")
-    if out.suffix == ".parquet":
+    if out.suffix.lower() == ".parquet":
         from mltools.tools.perturb import one_by_one
 
         made = list(one_by_one(blocks))
         task.used("rows", source)
-        write_parquet_rows(out, made, source, label, task.provenance)
+        write_parquet_rows(out, made, source, label, task.provenance, replace=task.force)
         return
-    with atomic_file(out) as temporary, temporary.open("wb") as stream:
+    with atomic_file(out, replace=task.force) as temporary, temporary.open("wb") as stream:
         stream.writelines(_lines(blocks))

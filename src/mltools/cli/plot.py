@@ -12,6 +12,7 @@ from mltools import console, options
 from mltools.cli import job
 from mltools.cli.app import command
 from mltools.errors import UsageError
+from mltools.io.outputs import FIGURES
 from mltools.io.source import STDIN
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def plot(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FIG", help="Picture, .pdf, .png or .svg. [default: text on stdout]"),
+        options.file("-o", "--out", metavar="FIG", help="Picture, .pdf, .png or .svg. [default: text on stdout]"),
     ] = None,
     force: options.Force = False,
     provenance: options.ProvenanceFile = None,
@@ -58,16 +59,18 @@ def plot(
     options.one_of("KIND", kind, KINDS)
     figure = None if out is None or str(out) == STDIN else out
     settings = {"kind": kind, "by": by, "value": value, "overlay": overlay}
-    task = job.Job("plot", settings, out=figure, force=force, provenance=provenance)
+    task = job.Job(
+        "plot", settings, inputs=records or (), out=figure, endings=FIGURES, force=force, provenance=provenance
+    )
     if figure is None:
         _write_text(_panels(kind, task.read_records(records), options.parse_names(by), value, overlay))
         task.finish()
         return
-    from mltools.tools.plot_figure import check_figure, draw_figure
+    from mltools.tools.plot_figure import check_matplotlib, draw_figure
 
-    check_figure(figure)
+    check_matplotlib()
     panels = _panels(kind, task.read_records(records), options.parse_names(by), value, overlay)
-    draw_figure(panels, figure, task.provenance)
+    draw_figure(panels, figure, task.provenance, replace=force)
     task.finish(panels=len(panels))
 
 

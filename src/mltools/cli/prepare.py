@@ -114,7 +114,7 @@ def prepare(
         top_classes=top_classes,
         carry_over=carry_over,
     )
-    run = job.Job("prepare", config, out=out, force=force, provenance=provenance)
+    run = job.Job("prepare", config, inputs=(source,), out=out, force=force, provenance=provenance)
     done = Prepared()
     rows = list(tool(chosen, config, source, done))
     run.inputs.update(done.inputs)

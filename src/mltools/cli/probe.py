@@ -51,15 +51,14 @@ def probe(
         ),
     ] = None,
     hidden_layers: Annotated[
-        int | None, typer.Option("--hidden-layers", metavar="N", min=1, help="Hidden layers of a probe. [default: 1]")
+        int | None, typer.Option("--hidden-layers", metavar="N", help="Hidden layers of a probe. [default: 1]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 100]")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Epochs. [default: 100]")] = None,
     select_after: Annotated[
         int | None,
         typer.Option(
             "--select-after",
             metavar="N",
-            min=0,
             help="Choose the best epoch after N, else take the last. [default: 26]",
         ),
     ] = None,
@@ -67,7 +66,7 @@ def probe(
         float | None, typer.Option("--lr", metavar="R", help="AdamW's learning rate. [default: 2e-4]")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", metavar="N", min=1, help="Probe seeds, from --seed up. [default: 5]")
+        int | None, typer.Option("--seeds", metavar="N", help="Probe seeds, from --seed up. [default: 5]")
     ] = None,
     allow_absent: Annotated[
         bool | None,
@@ -116,7 +115,15 @@ def probe(
         allow_absent=allow_absent,
         seed=seed,
     )
-    task = job.Job("probe", config, out=out, force=force, tag=tag, provenance=provenance)
+    task = job.Job(
+        "probe",
+        config,
+        inputs=(states, rows, baseline),
+        out=out,
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     columns = job.columns(text, label, separator, label_type)
     if dry_run and rows is not None and states is not None:
         _plan_from_rows(task, config, states, Source(rows), columns, max_length, blocks, device, threads)
@@ -180,7 +187,6 @@ def _baseline(task: job.Job, path: str | None) -> "Iterator[States | None]":
     if path is None:
         yield None
         return
-    task.check_input(path)
     with open_states(Source(path)) as opened:
         task.used("baseline", opened.source)
         yield opened

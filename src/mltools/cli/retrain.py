@@ -34,7 +34,7 @@ def retrain(
     learning_rate: Annotated[
         float | None, typer.Option("--lr", metavar="R", help="Peak learning rate. [default: 3e-5]")
     ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", min=1, help="Epochs. [default: 5]")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Epochs. [default: 5]")] = None,
     batch_size: options.TrainBatchSize = None,
     micro_batch: options.MicroBatch = None,
     warmup: options.Warmup = None,
@@ -87,9 +87,16 @@ def retrain(
         seed=seed,
         max_length=max_length,
     )
-    task = job.Job("retrain", config, out=out, force=force, tag=tag, provenance=provenance)
+    task = job.Job(
+        "retrain",
+        config,
+        inputs=(noisy, pretrained, rows, resume),
+        out=out,
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     source = job.rows_source(rows)
-    task.check_input(source.path)
 
     from mltools.io.examples import read_examples
     from mltools.io.records import read_records

@@ -46,7 +46,7 @@ def score(
     if truth[:1].isdigit():
         parse_layers(truth)
     config = ScoreConfig(truth=truth, k=_numbers(k), per=options.parse_names(per) or ())
-    task = job.Job("score", config, out=out, force=force, tag=tag, provenance=provenance)
+    task = job.Job("score", config, inputs=records or (), out=out, force=force, tag=tag, provenance=provenance)
     with task.records() as writer:
         for record, group in tool(task.read_records(records), config):
             writer.write({**vars(record), **group})

@@ -14,6 +14,7 @@ from mltools.cli.app import command
 from mltools.config import StatesConfig, choices, resolve
 from mltools.errors import UsageError
 from mltools.io.columns import Columns
+from mltools.io.outputs import TENSORS
 from mltools.io.source import Source, rereadable
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def states(
     offload: options.Offload = False,
     dry_run: options.DryRun = False,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="States file, .safetensors. [default: stdout]")
+        Path | None, options.file("-o", "--out", help="States file, .safetensors. [default: stdout]")
     ] = None,
     force: options.Force = False,
     provenance: options.ProvenanceFile = None,
@@ -80,9 +81,10 @@ def states(
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
-    task = job.Job("states", config, out=out, force=force, provenance=provenance)
+    task = job.Job(
+        "states", config, inputs=(checkpoint, rows), out=out, endings=TENSORS, force=force, provenance=provenance
+    )
     source = job.rows_source(rows)
-    task.check_input(source.path)
 
     columns = job.columns(text, label, separator, label_type)
     if dry_run:
@@ -95,7 +97,7 @@ def states(
 
     from mltools.io.states import states_output
 
-    with states_output(out) as path:
+    with states_output(out, replace=force) as path:
         found = write_states(
             checkpoint,
             source,
@@ -167,14 +169,12 @@ def open_input(
         if (columns, max_length, batch_size, blocks) != (Columns(), None, "auto", None):
             raise UsageError("STATES hold no rows: --text, --label, --max-length and the like need CHECKPOINT ROWS")
         source = job.rows_source(first)
-        task.check_input(source.path)
         with open_states(source) as opened:
             task.used("states", opened.source)
             yield opened
         return
     assert first is not None
     source = job.rows_source(rows)
-    task.check_input(source.path)
     config = resolve(StatesConfig, "paper", batch_size=options.parse_batch_size(batch_size), max_length=max_length)
     with tempfile.TemporaryDirectory(prefix="mltools-") as folder:
         path = Path(folder, "states.safetensors")

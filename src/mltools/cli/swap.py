@@ -12,6 +12,7 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import SwapConfig, resolve
 from mltools.errors import UsageError
+from mltools.io.outputs import PARQUET, Output
 
 
 @command(
@@ -64,13 +65,24 @@ def swap(
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
-    task = job.Job("swap", config, out=out, others=(per_row, write), force=force, tag=tag, provenance=provenance)
+    task = job.Job(
+        "swap",
+        config,
+        inputs=(noisy, clean, rows, resume),
+        out=out,
+        others=(
+            Output("--per-row", per_row, PARQUET, plain=False) if per_row is not None else None,
+            Output("--write", write, folder=True) if write is not None else None,
+        ),
+        force=force,
+        tag=tag,
+        provenance=provenance,
+    )
     if write is not None and len(layers or []) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     if offload and (write is not None or config.part != "all"):
         raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
     source = job.rows_source(rows)
-    task.check_input(source.path)
 
     from mltools.io.examples import read_examples
     from mltools.io.records import read_records
@@ -102,9 +114,9 @@ def swap(
         for record in found:
             writer.write(record)
     if per_row is not None:
-        write_per_row(per_row, result, examples, task.provenance.by("--per-row"))
+        write_per_row(per_row, result, examples, task.provenance.by("--per-row"), replace=force)
     if write is not None:
-        write_mixed(base, donor, windows[0], write, task.provenance.by("--write"), config.part)
+        write_mixed(base, donor, windows[0], write, task.provenance.by("--write"), config.part, replace=force)
     task.finish(
         windows=writer.n,
         resumed=len(done) or None,

@@ -325,7 +325,9 @@ def statistics(values: Floats, groups: Ints, n_groups: int) -> Floats:
     return result
 
 
-def write_per_row(path: Path, projections: Projections, rows: RowTable, provenance: Provenance) -> None:
+def write_per_row(
+    path: Path, projections: Projections, rows: RowTable, provenance: Provenance, *, replace: bool = False
+) -> None:
     """Write every projection to Parquet: a row for each (row, layer), and for each other class where it is clean.
 
     Columns: id, layer, label, other_label (a noisy row's original label), noisy, projection.
@@ -348,5 +350,5 @@ def write_per_row(path: Path, projections: Projections, rows: RowTable, provenan
             "projection": np.concatenate(projections.values),
         }
     )
-    with atomic_file(path) as temporary:
+    with atomic_file(path, replace=replace) as temporary:
         frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})

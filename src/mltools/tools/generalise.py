@@ -66,8 +66,7 @@ def generalise(
         own = dataclasses.replace(config, seed=purpose_seed(config.seed, "half split", split))
         set_seed(purpose_seed(own.seed, "head") % 2**32)
         accelerator = accelerator_for(device or torch.device("cpu"), config.precision)
-        place = accelerator.device if accelerator.num_processes > 1 else device
-        checkpoint = open_checkpoint(pretrained, device=place, fresh_head=names, blocks=blocks)
+        checkpoint = open_checkpoint(pretrained, device=device, fresh_head=names, blocks=blocks)
         set_threads(threads, checkpoint.width)
         inside = half(examples, config.seed, split)
         task = make_task(checkpoint, examples, examples.labels, own, accelerator, rows=inside)

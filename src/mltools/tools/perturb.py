@@ -86,14 +86,10 @@ def perturb_blocks(source: Source, columns: Columns, config: PerturbConfig, coun
 
 
 def _check(config: PerturbConfig) -> None:
-    if not 0 <= config.rate <= 1:
-        raise UsageError(f"--rate {config.rate} outside 0-1")
     if config.stream and config.classes is None:
         raise UsageError("--stream cannot look ahead: name all classes with --classes A,B,…")
     if config.stream and (config.draw != "hash" or config.top_classes is not None):
         raise UsageError("--stream cannot count classes or rows: leave --top-classes and --draw python out")
-    if config.top_classes is not None and config.top_classes < 2:
-        raise UsageError(f"--top-classes {config.top_classes}: at least 2 classes are needed")
     if config.split_from is not None and config.draw != "python":
         raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 
