@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
-from mltools.ranges import Count, Positive, Range, Seed, Share, Size, whole
+from mltools.ranges import Count, OptionalCount, Positive, Range, Seed, Share, Size, whole
 
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
@@ -77,7 +77,7 @@ class PerturbConfig(Settings):
     stream: bool = False
     classes: tuple[str, ...] | None = None
     top_classes: Annotated[int | None, whole(2)] = None
-    split_from: Count | None = None
+    split_from: OptionalCount = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class TrainingConfig(Settings):
     learning_rate: Size = 1e-5
     epochs: Annotated[int, whole(1, 1_000_000)] = 50
     batch_size: Count = 8
-    micro_batch: Count | None = None
+    micro_batch: OptionalCount = None
     warmup: Share = 0.1
     weight_decay: Size = 0.01
     clip: Positive = 1.0
@@ -139,7 +139,7 @@ class SwapConfig(Settings):
     """Settings of `swap`."""
 
     part: Part = "all"
-    batch_size: Count | None = None
+    batch_size: OptionalCount = None
     max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
@@ -154,7 +154,7 @@ class RetrainConfig(Settings):
     learning_rate: Size = 3e-5
     epochs: Annotated[int, whole(1, 1_000_000)] = 5
     batch_size: Count = 8
-    micro_batch: Count | None = None
+    micro_batch: OptionalCount = None
     warmup: Share = 0.1
     weight_decay: Size = 0.01
     clip: Positive = 1.0
@@ -177,7 +177,7 @@ class GradsConfig(Settings):
     noisy_only: bool = False
     leave_out: tuple[str, ...] = ()
     seed: Seed = 1
-    batch_size: Count | None = None
+    batch_size: OptionalCount = None
     max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 
@@ -188,7 +188,7 @@ class StatesConfig(Settings):
     dtype: Literal["float32", "float16"] = "float32"
     position: Literal["auto", "first", "last"] = "auto"
     raw_last: bool = False
-    batch_size: Count | None = None
+    batch_size: OptionalCount = None
     max_length: Annotated[int, whole(2, 1_000_000)] = 512
 
 

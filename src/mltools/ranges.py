@@ -1,6 +1,7 @@
 """The range that a number must lie in, written beside its type: `Annotated[float, Range(0, 1)]`."""
 
 import math
+import sys
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated
@@ -28,7 +29,7 @@ class Range:
         number: float = value  # type: ignore[assignment]
         low = self.low < number if self.above else self.low <= number
         high = number < self.high if self.below else number <= self.high
-        return low and high and math.isfinite(number)
+        return low and high and abs(number) <= sys.float_info.max
 
     def check(self, flag: str, value: object) -> None:
         """Check what a flag is given: None, a number, or several.
@@ -55,6 +56,7 @@ def whole(low: int, high: int = LARGEST) -> Range:
 
 
 Count = Annotated[int, whole(1, (1 << 31) - 1)]
+OptionalCount = Annotated[int | None, whole(1, (1 << 31) - 1)]
 Seed = Annotated[int, whole(0)]
 Share = Annotated[float, Range(0, 1)]
 Size = Annotated[float, Range(0)]

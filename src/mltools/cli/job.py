@@ -25,7 +25,7 @@ from mltools.io.records import Records, read_records
 from mltools.io.source import STDIN, Source
 from mltools.io.writer import RecordWriter
 from mltools.options import parse_names, parse_tags
-from mltools.processes import launched
+from mltools.processes import LAUNCHER, launched
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -218,8 +218,10 @@ class Job:
 
 def _is_first(tool: str, shared: bool) -> bool:
     """Whether this process is the first, or the only one, of a run; and say what a launcher's variables do."""
-    place = launched()
+    place, found = launched(), [name for name in LAUNCHER if name in os.environ]
     if place is None:
+        if shared and "RANK" in found:
+            console.warn(f"{', '.join(found)} alone are no launcher's: this process trains alone")
         return True
     if not shared:
         console.log(f"mltools: note: started as one of {place.processes} processes; {tool} does all work in each", 1)
