@@ -33,7 +33,7 @@ def rows(tmp_path: Path) -> Path:
         (["perturb", "--rat", "1"], ["No such option: --rat", "--rate", "(see mltools perturb --help)"]),
         (["--nonsense"], ["No such option: --nonsense", "(see mltools --help)"]),
         (["perturb", "--rate", "x"], ["--rate", "(see mltools perturb --help)"]),
-        (["perturb", "--rate", "2", "ROWS"], ["--rate 2.0 outside 0-1"]),
+        (["perturb", "--rate", "2", "ROWS"], ["--rate 2.0: write a number from 0 to 1"]),
         (["perturb", "--seed", "1.5", "ROWS"], ["--seed"]),
         (["perturb", "ROWS", "ROWS"], ["extra argument"]),
         (["perturb", "--draw", "hsh", "ROWS"], ['--draw "hsh": choose hash or python; did you mean hash?']),
@@ -151,10 +151,11 @@ def test_output_folder_and_output_that_is_a_folder(cli: Cli, rows: Path, tmp_pat
 
 
 def test_outputs_are_checked_before_any_work(cli: Cli, tmp_path: Path, noisy_rows: Path) -> None:
-    for option in ("-o", "--per-row", "--write", "--provenance"):
+    exists = "exists; overwrite it with --force"
+    for option, text in (("-o", exists), ("--per-row", exists), ("--write", "is a file"), ("--provenance", exists)):
         (tmp_path / "out.parquet").write_text("precious")
         result = cli("swap", "/none", "/none", noisy_rows, option, tmp_path / "out.parquet", "--layers", "1")
-        assert (result.code, "exists; overwrite it with --force" in result.err) == (2, True)
+        assert (result.code, text in result.err) == (2, True)
         assert (tmp_path / "out.parquet").read_text() == "precious"
 
 

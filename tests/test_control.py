@@ -24,13 +24,13 @@ from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.spec import bare
 from mltools.io.examples import read_examples
+from mltools.io.outputs import state_folder
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training
 from mltools.tools import finetune as module
 from mltools.commands.finetune.work import finetune
-from mltools.commands.finetune.state import state_folder
 from mltools.commands.retrain.work import retrain
 from mltools.commands.swap.work import swap
 from mltools.windows import layer_scores
@@ -182,8 +182,13 @@ def test_b09_resume_with_aux_is_bit_exact(
     steps: int, tiny: Tiny, noisy_rows: Path, aux_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(out: str, resume: bool = False) -> Any:
-        config = bare(FinetuneSettings, 
-            learning_rate=3e-3, aux_learning_rate=1e-3, epochs=2, freeze="embeddings,1-2", memorised_at=0.2
+        config = bare(
+            FinetuneSettings,
+            learning_rate=3e-3,
+            aux_learning_rate=1e-3,
+            epochs=2,
+            freeze="embeddings,1-2",
+            memorised_at=0.2,
         )
         rows, aux = read_examples(noisy_rows), read_examples(aux_rows)
         return finetune(str(tiny("bert")), rows, tmp_path / out, config, aux=aux, resume=resume)
@@ -320,7 +325,8 @@ def planted(
     pretrained = tiny("bert", dropout=False, num_hidden_layers=LAYERS)
     frozen = ",".join(str(layer) for layer in range(1, LAYERS + 1) if layer not in request.param)
     for target in ("label", "original_label"):
-        config = bare(FinetuneSettings, 
+        config = bare(
+            FinetuneSettings,
             learning_rate=5e-3,
             aux_learning_rate=3e-5,
             batch_size=14,
@@ -361,8 +367,14 @@ def frozen(tiny: Tiny, aux_rows: Path, tmp_path_factory: pytest.TempPathFactory)
     """The frozen baseline of the planted models: the body has seen auxiliary rows only."""
     folder = tmp_path_factory.mktemp("frozen")
     rows = read_examples(write_jsonl(folder / "rows.jsonl", keyword_rows(42)))
-    config = bare(FinetuneSettings, 
-        learning_rate=5e-3, aux_learning_rate=3e-5, batch_size=14, epochs=24, freeze="all-layers", evaluate="last"
+    config = bare(
+        FinetuneSettings,
+        learning_rate=5e-3,
+        aux_learning_rate=3e-5,
+        batch_size=14,
+        epochs=24,
+        freeze="all-layers",
+        evaluate="last",
     )
     pretrained = tiny("bert", dropout=False, num_hidden_layers=LAYERS)
     list(finetune(str(pretrained), rows, folder / "model", config, aux=read_examples(aux_rows)))

@@ -21,10 +21,10 @@ from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.spec import bare
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
+from mltools.io.outputs import state_folder
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.tools import finetune as module
 from mltools.commands.finetune.work import finetune
-from mltools.commands.finetune.state import state_folder
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)

@@ -266,11 +266,11 @@ def test_perturbing_twice_is_refused(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
-        ({"rate": 1.01}, UsageError, "--rate 1.01 outside 0-1"),
-        ({"rate": float("nan")}, UsageError, "--rate nan outside 0-1"),
+        ({"rate": 1.01}, UsageError, "--rate 1.01: write a number from 0 to 1"),
+        ({"rate": float("nan")}, UsageError, "--rate nan: write a number from 0 to 1"),
         ({"stream": True}, UsageError, "name all classes with --classes"),
         ({"stream": True, "classes": ("a", "b"), "top_classes": 2}, UsageError, "leave --top-classes"),
-        ({"top_classes": 1}, UsageError, "at least 2 classes"),
+        ({"top_classes": 1}, UsageError, "--top-classes 1: write a whole number from 2 up"),
         ({"top_classes": 3}, RowsError, "2 classes, fewer than --top-classes 3"),
         ({"classes": ("a",)}, RowsError, 'label "b" is not among --classes'),
         ({"split_from": 9}, UsageError, "--draw python"),
@@ -571,5 +571,7 @@ def test_a_million_rows_in_less_than_a_gibibyte(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", measure, script], cwd=tmp_path, capture_output=True, check=True)
     assert int(result.stdout) < (1 << 20)
     count = Count()
-    assert sum(1 for _ in perturb(Source(tmp_path / "rows.jsonl"), Columns(), bare(PerturbSettings), count)) == 1_000_000
+    assert (
+        sum(1 for _ in perturb(Source(tmp_path / "rows.jsonl"), Columns(), bare(PerturbSettings), count)) == 1_000_000
+    )
     assert count.noisy == 150_000

@@ -129,7 +129,9 @@ def training_case() -> tuple[Tensor, list[Split], list[Target]]:
 def test_batched_probes_are_plain_probes(hidden_layers: int) -> None:
     """All layers, seeds and targets in one stack, one probe at a time, and plain PyTorch give the same weights."""
     states, splits, targets = training_case()
-    config = bare(ProbeSettings, hidden_layers=hidden_layers, epochs=8, select_after=2, learning_rate=3e-3, hidden_width=16)
+    config = bare(
+        ProbeSettings, hidden_layers=hidden_layers, epochs=8, select_after=2, learning_rate=3e-3, hidden_width=16
+    )
     jobs = [Job(layer, split, target) for layer in range(3) for split in range(2) for target in range(2)]
     stack = ProbeStack(states, splits, targets, jobs, config)
     assert list(stack.train()) == list(range(1, 9))

@@ -184,7 +184,11 @@ def test_a_frozen_tensor_that_moves_is_noticed(tiny: Tiny, noisy_rows: Path) -> 
 
 def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
     """Default: window and head in train mode, all else in eval mode; --frozen-dropout: everything in train mode."""
-    for config in (SHORT, bare(RetrainSettings, epochs=1, train_head=False), bare(RetrainSettings, epochs=1, frozen_dropout=True)):
+    for config in (
+        SHORT,
+        bare(RetrainSettings, epochs=1, train_head=False),
+        bare(RetrainSettings, epochs=1, frozen_dropout=True),
+    ):
         base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
         seen: dict[str, bool] = {}
 
@@ -282,7 +286,11 @@ def test_micro_batches_change_nothing(tiny: Tiny, noisy_rows: Path) -> None:
     noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
     whole, cut = (
         recorded_losses(
-            noisy, other, noisy_rows, bare(RetrainSettings, epochs=1, learning_rate=1e-3, micro_batch=size), Window((2,))
+            noisy,
+            other,
+            noisy_rows,
+            bare(RetrainSettings, epochs=1, learning_rate=1e-3, micro_batch=size),
+            Window((2,)),
         )
         for size in (None, 3)
     )

@@ -4,19 +4,11 @@ An operand may be a name, as on the command line, or the thing itself: an opened
 its tokenizer, rows as a polars or pandas frame, records as another function gave them.
 """
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from mltools.registry import command_spec
-from mltools.run import Run
-from mltools.spec import Operand, flatten, rebuild
 
 if TYPE_CHECKING:
     import polars
 
-    from mltools.io.examples import Examples
-    from mltools.model.checkpoint import Checkpoint
 
 
 class Results(list[Any]):

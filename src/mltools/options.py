@@ -1,17 +1,26 @@
 """Settings that several commands share, each with its flag, default, range and help: declared here and nowhere else."""
 
+import math
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from mltools.errors import UsageError
-from mltools.spec import Flag, Operand
+from mltools.io.outputs import PARQUET, RECORDS
+from mltools.ranges import THREADS, Range, whole
+from mltools.spec import Flag, Operand, Writes
 
 Part = Literal["all", "attn", "mlp", "norm"]
 Preset = Literal["paper", "released-code"]
+TagValue = str | int | float | bool
 LabelType = Literal["auto", "str"]
 ClipScope = Literal["trainable", "all"]
-MOST_THREADS = 1024
+COUNTS = whole(1, (1 << 31) - 1)
+LENGTHS = whole(2, 1_000_000)
+EPOCHS = whole(1, 1_000_000)
+SHARE = Range(0, 1)
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -34,18 +43,67 @@ def parse_batch_size(text: str) -> int | None:
     """
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or not COUNTS.holds(int(text)):
         raise UsageError(f'--batch-size "{text}": write a number from 1, or auto')
     return int(text)
 
 
-Seed = Annotated[int, Flag("--seed", metavar="N", low=0, help="Seed of everything random.")]
+JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+EXACT = 1 << 53
+"""Whole numbers beyond this lose digits where a reader holds them as floats."""
+
+
+def parse_tags(tags: Sequence[str], taken: Collection[str] = ()) -> dict[str, TagValue]:
+    """Read `--tag KEY=VALUE`s. What is written as a JSON number is one, so that 1e-3 is 0.001; true and false are such.
+
+    All else is text: also what is in double quotes ('v="1.10"'), and whole numbers that a float could not hold.
+
+    Args:
+        tags: as given.
+        taken: the columns of the records to be written, which no tag can be named as.
+
+    Raises:
+        UsageError: no KEY=VALUE, a key that is taken or comes twice, or a value that is no finite number or not UTF-8.
+    """
+    result: dict[str, TagValue] = {}
+    for tag in tags:
+        key, equals, text = tag.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f'--tag "{tag}": write KEY=VALUE')
+        if key in result:
+            raise UsageError(f'--tag "{key}" comes twice; a record has one value in a column')
+        if key in taken:
+            raise UsageError(f'--tag "{key}" is a column of the records already; choose another name')
+        if any("\ud800" <= character <= "\udfff" for character in tag):
+            raise UsageError(f'--tag "{tag}": not UTF-8')
+        result[key] = _tag_value(key, text)
+    return result
+
+
+def _tag_value(key: str, text: str) -> TagValue:
+    if text in ("true", "false"):
+        return text == "true"
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        raise UsageError(f"--tag {key}={text}: not a finite number; for text, write it as '{key}=\"{text}\"'")
+    form = JSON_NUMBER.fullmatch(text)
+    if form is None or ((whole := form[2] is None and form[3] is None) and abs(int(text)) > EXACT):
+        return text
+    return int(text) if whole else number
+
+
+Seed = Annotated[int, Flag("--seed", metavar="N", numbers=whole(0), help="Seed of everything random.")]
 PresetName = Annotated[
     Preset,
     Flag("--preset", metavar="NAME", help="paper (the text), or released-code (what its authors ran)."),
 ]
 PartName = Annotated[Part, Flag("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm.")]
-MaxLength = Annotated[int, Flag("--max-length", metavar="N", low=2, help="Longest row in tokens.")]
+MaxLength = Annotated[int, Flag("--max-length", metavar="N", numbers=LENGTHS, help="Longest row in tokens.")]
 BatchSize = Annotated[
     int | None,
     Flag(
@@ -57,8 +115,8 @@ BatchSize = Annotated[
         help="Rows in a batch; results do not depend on it.",
     ),
 ]
-LearningRate = Annotated[float, Flag("--lr", metavar="R", above=0, help="Peak learning rate.")]
-Epochs = Annotated[int, Flag("--epochs", metavar="N", low=1, help="Epochs.")]
+LearningRate = Annotated[float, Flag("--lr", metavar="R", numbers=Range(), help="Peak learning rate.")]
+Epochs = Annotated[int, Flag("--epochs", metavar="N", numbers=EPOCHS, help="Epochs.")]
 By = Annotated[
     tuple[str, ...] | None,
     Flag(
@@ -83,7 +141,7 @@ PerRow = Annotated[
         "--per-row",
         metavar="FILE",
         steers=False,
-        writes=(".parquet",),
+        writes=Writes(PARQUET, plain=False),
         help="Write a Parquet row for each row and window too.",
     ),
 ]
@@ -150,7 +208,6 @@ RowsOfStates = Annotated[
 ]
 
 # -- outputs ------------------------------------------------------------------------------------------
-RECORD_ENDINGS = ("", ".jsonl", ".ndjson", ".parquet")
 Tag = Annotated[
     tuple[str, ...],
     Flag("--tag", metavar="KEY=VALUE", steers=False, help="Constant column in every record; repeatable."),
@@ -163,7 +220,7 @@ Out = Annotated[
         metavar="FILE",
         steers=False,
         default="stdout",
-        writes=RECORD_ENDINGS,
+        writes=Writes(RECORDS),
         help="Output file, .jsonl or .parquet.",
     ),
 ]
@@ -174,7 +231,7 @@ ProvenanceFile = Annotated[
         "--provenance",
         metavar="FILE",
         steers=False,
-        writes=("",),
+        writes=Writes(),
         help="Write how this was made (settings, inputs' digests) as JSON.",
     ),
 ]
@@ -232,7 +289,7 @@ class StatesInput:
     columns: ColumnOptions = ColumnOptions()
     max_length: Annotated[
         int | None,
-        Flag("--max-length", metavar="N", low=2, steers=False, default="512", help="Longest row in tokens."),
+        Flag("--max-length", metavar="N", numbers=LENGTHS, steers=False, default="512", help="Longest row in tokens."),
     ] = None
     batch_size: Annotated[
         int | None,
@@ -260,8 +317,7 @@ class DeviceOptions:
         Flag(
             "--threads",
             metavar="N",
-            low=1,
-            high=MOST_THREADS,
+            numbers=THREADS,
             steers=False,
             default="OMP_NUM_THREADS, else by model width",
             help="CPU threads.",
@@ -276,15 +332,19 @@ class TrainingOptions:
 
     learning_rate: LearningRate = 1e-5
     epochs: Epochs = 50
-    batch_size: Annotated[int, Flag("--batch-size", metavar="N", low=1, help="Rows in a step.")] = 8
+    batch_size: Annotated[int, Flag("--batch-size", metavar="N", numbers=COUNTS, help="Rows in a step.")] = 8
     micro_batch: Annotated[
-        int | None, Flag("--micro-batch", metavar="N", low=1, help="Rows at once, to save memory; same steps.")
+        int | None, Flag("--micro-batch", metavar="N", numbers=COUNTS, help="Rows at once, to save memory; same steps.")
     ] = None
-    warmup: Annotated[float, Flag("--warmup", metavar="R", low=0, high=1, help="Share of steps with rising rate.")] = (
+    warmup: Annotated[float, Flag("--warmup", metavar="R", numbers=SHARE, help="Share of steps with rising rate.")] = (
         0.1
     )
-    weight_decay: Annotated[float, Flag("--weight-decay", metavar="R", low=0, help="AdamW's weight decay.")] = 0.01
-    clip: Annotated[float, Flag("--clip", metavar="R", above=0, help="Largest gradient norm.", default="1")] = 1.0
+    weight_decay: Annotated[
+        float, Flag("--weight-decay", metavar="R", numbers=Range(), help="AdamW's weight decay.")
+    ] = 0.01
+    clip: Annotated[
+        float, Flag("--clip", metavar="R", numbers=Range(0, above=True), help="Largest gradient norm.", default="1")
+    ] = 1.0
     clip_scope: Annotated[
         ClipScope, Flag("--clip-scope", metavar="WHAT", help="Norm over trainable or all parameters.")
     ] = "trainable"

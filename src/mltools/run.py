@@ -18,6 +18,7 @@ from mltools.errors import MltoolsError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
+from mltools.io.outputs import Output
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
 from mltools.io.source import STDIN, Source, rereadable
@@ -47,6 +48,8 @@ class Run:
         self.earlier: Sequence[Record] = ()
         self.facts: dict[str, object] = {}
         self.error: MltoolsError | None = None
+        self.silent = False
+        """Whether another process writes and speaks for this one."""
         self._command = tuple(command)
         self._models: dict[str, Model] = {}
         self._sources: dict[str, Source] = {}
@@ -217,17 +220,29 @@ class Run:
     @contextlib.contextmanager
     def output(self, role: str) -> Iterator[Path]:
         """Give a path to write an output file to, which takes its name when the context ends without an error."""
-        with atomic_file(self.get(role)) as path:
+        with atomic_file(self.get(role), replace=self.force) as path:
             yield path
 
-    def outputs(self) -> list[Field]:
-        """List the outputs that were asked for, stdout left out."""
-        named = (each for each in self.fields.values() if isinstance(each.mark, Flag) and each.mark.writes)
-        return [each for each in named if self.get(each.name) not in (None, Path(STDIN))]
+    def outputs(self) -> dict[str, Output]:
+        """Give the outputs that were asked for, by their setting; stdout left out."""
+        found: dict[str, Output] = {}
+        for each in self.fields.values():
+            path = self.get(each.name)
+            if isinstance(each.mark, Flag) and (may := each.mark.writes) and path is not None:
+                if each.name != "out" or str(path) != STDIN:
+                    found[each.name] = Output(each.mark.names[0], path, may.endings, may.plain, may.folder)
+        more = self.spec.outputs(self.settings) if self.spec.outputs is not None else ()
+        return {**found, **{f"{each.option} {each.path}": each for each in more}}
 
-    def outputs_beside(self) -> list[Field]:
-        """List the outputs beside -o and --provenance."""
-        return [each for each in self.outputs() if each.name not in ("out", "provenance")]
+    @property
+    def makes_more(self) -> bool:
+        """Whether there are outputs beside the records."""
+        return bool(self.outputs().keys() - {"out", "provenance"})
+
+    @property
+    def force(self) -> bool:
+        """Whether outputs that are there are replaced."""
+        return bool(self.get("force"))
 
     @property
     def seconds(self) -> float:

@@ -30,7 +30,8 @@ class RecordSink(RecordWriter):
 
     def __init__(self, run: Run) -> None:
         """Write where the run's -o says."""
-        super().__init__(run.get("out"), run.tags, keep_going=bool(run.outputs_beside()))
+        out = Path(os.devnull) if run.silent else run.get("out")
+        super().__init__(out, run.tags, keep_going=run.makes_more, replace=run.force)
         self._run = run
 
     def __exit__(self, *error: object) -> None:

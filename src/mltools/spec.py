@@ -6,7 +6,6 @@ pages, completions, the command line and the checks are all read from here; noth
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -15,6 +14,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mltools.errors import UsageError
+from mltools.io.outputs import Output
+from mltools.ranges import Range
 
 S = TypeVar("S")
 Parse = Callable[[str], Any]
@@ -23,8 +24,15 @@ Parse = Callable[[str], Any]
 
 Opens = Literal["", "rows", "source", "records", "states", "checkpoint"]
 """What a field names, as an input: rows read whole, rows that the work reads itself, records, states, a checkpoint."""
-FOLDER = "/"
-"""Stands among the endings of an output that is a folder."""
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What an output may be named: with one of these endings (none given: any), or `plain`, with none; or a folder."""
+
+    endings: tuple[str, ...] = ()
+    plain: bool = True
+    folder: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,15 +58,13 @@ class Flag:
     help: str
     metavar: str
     parse: Parse | None
-    low: float
-    high: float
-    above: float
+    numbers: Range | None
     steers: bool
     neutral: bool
     counts: bool
     default: str
     opens: Opens
-    writes: tuple[str, ...]
+    writes: Writes | None
 
     def __init__(
         self,
@@ -66,15 +72,13 @@ class Flag:
         help: str,
         metavar: str = "",
         parse: Parse | None = None,
-        low: float = -math.inf,
-        high: float = math.inf,
-        above: float = -math.inf,
+        numbers: Range | None = None,
         steers: bool = True,
         neutral: bool = False,
         counts: bool = False,
         default: str = "",
         opens: Opens = "",
-        writes: tuple[str, ...] = (),
+        writes: Writes | None = None,
     ) -> None:
         """Declare a flag.
 
@@ -84,37 +88,17 @@ class Flag:
             help: a line for the help, without the default.
             metavar: what its value is called; none for a switch.
             parse: reads its value, where the type of the field does not say how.
-            low: the least number allowed.
-            high: the largest.
-            above: numbers must be larger than this.
+            numbers: the range of its numbers.
             steers: whether it decides what comes out, so that provenance holds it.
             neutral: whether no result depends on it, so that runs which differ in it are of one sweep.
             counts: whether giving it several times counts, as `-vv`.
             default: how the help says the default, where the field's value does not.
             opens: what it names, if it is an input.
-            writes: the endings that it may have, if it is an output; `FOLDER` for a folder.
+            writes: what it may be named, if it is an output.
         """
         given = locals()
         for name in self.__dataclass_fields__:
             object.__setattr__(self, name, given[name])
-
-    def check(self, value: object) -> None:
-        """See that a number lies in the range.
-
-        Raises:
-            UsageError: it does not, or is not finite.
-        """
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return
-        if not (math.isfinite(value) and self.low <= value <= self.high and value > self.above):
-            raise UsageError(f"{self.names[0]} {value}: write {self.range}")
-
-    @property
-    def range(self) -> str:
-        """Say the range in words."""
-        ends = ((self.above, "above"), (self.low, "from"), (self.high, "up to"))
-        words = [f"{word} {end:g}" for end, word in ends if math.isfinite(end)]
-        return " ".join(["a number", *words])
 
 
 Mark = Operand | Flag
@@ -133,6 +117,12 @@ class Field:
     def name(self) -> str:
         """The field's own name, unique among the settings of a command."""
         return self.path[-1]
+
+    @property
+    def flag(self) -> str:
+        """The flag that messages name it by."""
+        names = self.mark.names if isinstance(self.mark, Flag) else ()
+        return names[-1] if names else "--" + self.name.replace("_", "-")
 
     @property
     def hidden(self) -> bool:
@@ -192,8 +182,8 @@ class Field:
         elif self.choices:
             name = self.mark.names[0] if isinstance(self.mark, Flag) else self.mark.metavar.strip("[]")
             one_of(name, word, self.choices)
-        if isinstance(self.mark, Flag):
-            self.mark.check(value)
+        if isinstance(self.mark, Flag) and self.mark.numbers is not None:
+            self.mark.numbers.check(self.flag, value)
         return value
 
 
@@ -326,6 +316,8 @@ class CommandSpec:
         sink: imports and gives what takes the work's results, where they are no records.
         counted: what the summary calls the results, to say how many there are.
         says: whether a run ends with a line that says what was done.
+        outputs: gives further outputs than those that flags name.
+        shared: whether the processes of a launcher share the work; else each does all of it.
         check: raises UsageError where settings that are right alone do not go together; told which were given.
     """
 
@@ -339,6 +331,8 @@ class CommandSpec:
     sink: Callable[[], Any] | None = None
     counted: str = ""
     says: bool = True
+    outputs: Callable[[Any], Sequence[Output]] | None = None
+    shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
 
 

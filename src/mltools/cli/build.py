@@ -9,11 +9,11 @@ import typer
 from typer.core import TyperCommand
 
 from mltools import console
-from mltools.options import MessageOptions
 from mltools.cli.driver import drive
 from mltools.cli.reference import HELP, Command, command_help
 from mltools.cli.registry import command_spec
 from mltools.io.stdout import end_quietly, write_stdout
+from mltools.options import MessageOptions
 from mltools.spec import Field, Flag, flatten
 
 

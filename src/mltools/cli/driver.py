@@ -5,22 +5,25 @@ Usage errors, wrong rows and unusable checkpoints (statuses 2-5) come before any
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from mltools import console
 from mltools.cli.command_line import command_line
 from mltools.cli.registry import command_spec
-from mltools.io.atomic import atomic_file, check_output
+from mltools.io.kinds import record_kinds
+from mltools.io.outputs import check_outputs
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
 from mltools.io.writer import RecordWriter
 from mltools.options import parse_tags
+from mltools.processes import LAUNCHER, launched
 from mltools.run import Run
 from mltools.sinks import RecordSink
-from mltools.spec import FOLDER, CommandSpec, Field, Flag, rebuild
+from mltools.spec import CommandSpec, Field, rebuild
 from mltools.sweep import finished
 
 
@@ -33,6 +36,7 @@ def drive(name: str, given: dict[str, Any]) -> None:
     spec = command_spec(name)
     run = Run(name, spec, settle(spec, given), command_line())
     check(run)
+    share(run)
     work = spec.work()
     load(run)
     if run.get("dry_run", False):
@@ -60,24 +64,39 @@ def settle(spec: CommandSpec, given: dict[str, Any]) -> Any:
 
 
 def check(run: Run) -> None:
-    """Check tags and outputs, before anything is opened."""
-    run.tags = parse_tags(run.get("tag", ()))
-    inputs = [Path(name) for each in run.fields.values() if each.mark.opens for name in named(run, each)]
-    for each in run.outputs():
-        path = run.get(each.name)
-        check_output(path, force=run.get("force", False), inputs=tuple(inputs), file=FOLDER not in writes(each))
+    """Check outputs and tags, before anything is opened.
+
+    Raises:
+        UsageError: what `check_outputs` and `parse_tags` refuse.
+    """
+    inputs = [name for each in run.fields.values() if each.mark.opens for name in named(run, each)]
+    check_outputs(list(run.outputs().values()), inputs, force=run.force)
+    kinds = record_kinds()
+    taken = {column.name for kind in run.spec.writes for column in fields(kinds[kind])}
+    run.tags = parse_tags(run.get("tag", ()), taken)
 
 
 def named(run: Run, each: Field) -> list[str]:
-    """Give the names that were given for an input."""
+    """Give the names that were given for an input, stdin left out."""
     value = run.get(each.name)
     names = [value] if isinstance(value, str) else list(value or ())
     return [name for name in names if name != STDIN]
 
 
-def writes(each: Field) -> tuple[str, ...]:
-    """Give the endings that an output may have; none for a field that is no output."""
-    return each.mark.writes if isinstance(each.mark, Flag) else ()
+def share(run: Run) -> None:
+    """Let one process speak and write where a launcher's processes share the work; and say what its variables do."""
+    place, left_over = launched(), [name for name in LAUNCHER if name in os.environ]
+    if place is None:
+        if run.spec.shared and "RANK" in left_over:
+            console.warn(f"{', '.join(left_over)} alone are no launcher's: this process works alone")
+    elif not run.spec.shared:
+        note = f"started as one of {place.processes} processes; {run.name} does all work in each"
+        console.log(f"mltools: note: {note}", level=1)
+    elif place.rank == 0:
+        console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
+    else:
+        console.configure(verbosity=-1)
+        run.silent = True
 
 
 def load(run: Run) -> None:
@@ -124,9 +143,8 @@ def write(run: Run, work: Any) -> int:
 
 def finish(run: Run, written: int) -> None:
     """Write --provenance and say what was done."""
-    path = run.get("provenance")
-    if path is not None:
-        with atomic_file(path) as temporary:
+    if run.get("provenance") is not None and not run.silent:
+        with run.output("provenance") as temporary:
             temporary.write_text(run.made_by("provenance").as_json() + "\n", encoding="utf-8")
     said = {"seed": run.get("seed"), "preset": run.get("preset"), "seconds": run.seconds}
     if run.spec.says:

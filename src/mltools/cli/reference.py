@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mltools.options import MessageOptions
 from mltools.cli.registry import command_spec, headed_commands
+from mltools.options import MessageOptions
 from mltools.spec import CommandSpec, Field, Flag, flatten
 
 ABOUT = """Find out in which layers a fine-tuned transformer memorises mislabelled examples.

@@ -1,35 +1,22 @@
 """Writing that never leaves half a file: a hidden sibling, fsync, then a rename.
 
-Works for files and for folders. Files get the mode that the umask gives, not the 0600 of temporary files.
+Works for files and for folders. Files get the mode that the umask gives, not the 0600 of temporary files. What has
+come to stand at the name meanwhile is replaced only if that is asked for; else both are kept.
 """
 
 import ctypes
+import errno
 import glob
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 from mltools.errors import UsageError
-
-
-def check_output(path: Path, *, force: bool, inputs: tuple[Path, ...] = (), file: bool = False) -> None:
-    """Refuse an output that exists (unless forced) or that is one of the inputs.
-
-    Raises:
-        UsageError: as said; also when the folder to write into does not exist, or a `file` would replace a folder.
-    """
-    if file and path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file to write")
-    for source in inputs:
-        if source.exists() and path.exists() and path.resolve() == source.resolve():
-            raise UsageError(f"{path} is an input; write to another path")
-    if path.exists() and not force and not is_device(path):
-        raise UsageError(f"{path} exists; overwrite it with --force, or choose another path")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: no folder {path.absolute().parent}; make it first")
 
 
 def is_device(path: Path) -> bool:
@@ -38,10 +25,17 @@ def is_device(path: Path) -> bool:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a temporary sibling to write to; on success it takes the name `path`, on failure it goes.
 
     A device or a named pipe (`/dev/null`, `/dev/full`) is written directly.
+
+    Args:
+        path: the file to be.
+        replace: whether a file that is there by then is replaced.
+
+    Raises:
+        UsageError: one is there, and is not to be replaced; what was written is kept beside it, as `FILE.kept-1`.
     """
     if is_device(path):
         yield path
@@ -52,15 +46,26 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         _sync_file(temporary)
-        temporary.replace(path)
+        if replace:
+            temporary.replace(path)
+        elif not _name_file(temporary, path):
+            _keep(temporary, path, _name_file)
         _sync_folder(path.absolute().parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Give a new hidden sibling folder; on success it takes the name `path`, replacing an old folder."""
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Give a new hidden sibling folder; on success it takes the name `path`.
+
+    Args:
+        path: the folder to be; an empty one is filled.
+        replace: whether one that is there by then is removed for it.
+
+    Raises:
+        UsageError: one is there, and is not to be replaced; what was written is kept beside it, as `FOLDER.kept-1`.
+    """
     path = path.resolve() if path.is_symlink() else path
     _tidy(path)
     temporary = _sibling(path)
@@ -71,10 +76,49 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
                 _sync_file(file)
-        _replace_folder(temporary, path)
+        if replace:
+            _replace_folder(temporary, path)
+        elif not _name_folder(temporary, path):
+            _keep(temporary, path, _name_folder)
         _sync_folder(path.absolute().parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _name_file(temporary: Path, path: Path) -> bool:
+    """Give a file a name that nothing has, in one step; False if something has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        if os.path.lexists(path):  # the best that a file system without links can do
+            return False
+        temporary.rename(path)
+    return True
+
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a file system says that has no hard links (FAT, some network shares), or allows none."""
+
+
+def _name_folder(temporary: Path, path: Path) -> bool:
+    """Give a folder a name that nothing but an empty folder has, in one step; False if something has it."""
+    try:
+        temporary.rename(path)  # POSIX: never over a folder that holds something, nor over a file
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def _keep(temporary: Path, path: Path, name: Callable[[Path, Path], bool]) -> NoReturn:
+    """Keep what cannot have its name under the next one that is free, and say so."""
+    kept = next(kept for n in count(1) if name(temporary, kept := path.with_name(f"{path.name}.kept-{n}")))
+    raise UsageError(f"{path} is there, made while this ran; what this run made is kept as {kept}")
 
 
 AT_FDCWD = -100
@@ -83,10 +127,7 @@ RENAME_EXCHANGE = 2
 
 def _replace_folder(new: Path, path: Path) -> None:
     """Let the new folder take the name of the old one, which `_exchange` leaves under the new one's for removal."""
-    if not path.exists():
-        new.rename(path)
-        return
-    if _exchange(new, path):
+    if _name_folder(new, path) or _exchange(new, path):
         return
     old = _sibling(path, "old")
     path.rename(old)
@@ -105,6 +146,20 @@ def _exchange(one: Path, other: Path) -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+
+
+def check_name(path: Path) -> None:
+    """See that the temporary sibling of a path can have its name.
+
+    Raises:
+        UsageError: it is too long for the file system.
+    """
+    try:
+        _sibling(path).lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; choose another name") from None
 
 
 def _sibling(path: Path, kind: str = "tmp") -> Path:

@@ -7,8 +7,10 @@ checkpoint. Holds no time, host or output path, so that the same work gives the 
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,17 @@ OPTION = "output option"
 CHECKPOINT_FILE = "mltools.json"
 CHECKPOINT_DATA = ("*.safetensors", "config.json", "*.index.json", "tokenizer*.json", "vocab.*", "merges.txt")
 
-
+CHECKPOINT_OTHERS = (
+    CHECKPOINT_FILE,
+    "*_config.json",
+    "*.jinja",
+    "*.model",
+    "added_tokens.json",
+    "special_tokens_map.json",
+)
+"""What else transformers reads or writes in a checkpoint's folder."""
+CHECKPOINT_INSIDE = "memorised"
+"""The checkpoint that may lie in one of ours."""
 LIBRARIES = ("torch", "transformers")
 MODELS = ("pretrained", "noisy", "clean", "frozen", "checkpoint")
 """The roles of inputs that are checkpoints: what is made of them depends on the libraries' versions too."""
@@ -104,6 +116,30 @@ def folder_stamp(folder: Path) -> list[tuple[str, int, int, int]]:
     """Give name, inode, size and time of change of the same files: it changes when one of them is replaced."""
     stats = ((file.name, file.stat()) for file in _data_files(folder))
     return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Say whether a file of this name in a checkpoint's folder is one that transformers or our digest reads."""
+    return any(fnmatch(name.lower(), pattern) for pattern in (*CHECKPOINT_DATA, *CHECKPOINT_OTHERS))
+
+
+def foreign(folder: Path) -> str | None:
+    """Say why a folder that exists is not a checkpoint of ours, which may be replaced; an empty one may be, too."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    if found and not any(entry.name == CHECKPOINT_FILE for entry in found):
+        return f"is no checkpoint that mltools wrote (it has no {CHECKPOINT_FILE})"
+    for entry in found:
+        inside = entry.name == CHECKPOINT_INSIDE and entry.is_dir(follow_symlinks=False)
+        if inside and (reason := foreign(Path(entry.path))):
+            return f"holds {entry.name}/, which {reason}"
+        if not inside and not (_is_ours(entry.name) and entry.is_file(follow_symlinks=False)):
+            return f"holds {entry.name}, which no checkpoint of mltools has"
+    return None
+
+
+def _is_ours(name: str) -> bool:
+    return is_checkpoint_file(name) and (not name.endswith(".safetensors") or name.startswith("model"))
 
 
 def _data_files(folder: Path) -> list[Path]:

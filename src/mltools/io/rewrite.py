@@ -79,7 +79,9 @@ def _as_text(value: object) -> str:
     raise TypeError
 
 
-def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, label: str, provenance: Provenance) -> None:
+def write_parquet_rows(
+    path: Path, rows: Sequence[RawRow], source: Source, label: str, provenance: Provenance, *, replace: bool = False
+) -> None:
     """Write perturbed rows to Parquet.
 
     From a Parquet source, types, metadata (such as class names) and every column but the changed ones are kept.
@@ -90,6 +92,7 @@ def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, label
         source: where they came from.
         label: the label column.
         provenance: goes to the metadata.
+        replace: whether a file that is there is replaced.
 
     Raises:
         RowsError: a column of JSON rows that holds values of types that no one column type can hold.
@@ -102,7 +105,7 @@ def write_parquet_rows(path: Path, rows: Sequence[RawRow], source: Source, label
         frame = _updated(source, rows, label) if source.is_parquet else _table(rows, source)
     except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
         raise RowsError(f"{source.name}: cannot be made a table ({first_line(error)}); write JSONL instead") from None
-    with atomic_file(path) as temporary:
+    with atomic_file(path, replace=replace) as temporary:
         frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
 
 

@@ -132,7 +132,7 @@ def _write_at(file: int, data: Any, offset: int) -> None:
 
 
 @contextlib.contextmanager
-def states_output(out: Path | None) -> Iterator[Path]:
+def states_output(out: Path | None, *, replace: bool = False) -> Iterator[Path]:
     """Give a path to write a states file to, at any place in it: `out`, whole or not at all; stdout; or a device.
 
     Raises:
@@ -140,7 +140,7 @@ def states_output(out: Path | None) -> Iterator[Path]:
     """
     to_stdout = out is None or str(out) == STDIN
     if out is not None and not to_stdout and not is_device(out):
-        with atomic_file(out) as path:
+        with atomic_file(out, replace=replace) as path:
             yield path
         return
     if to_stdout and sys.stdout.isatty():

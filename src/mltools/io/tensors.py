@@ -15,10 +15,12 @@ from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], provenance: Provenance | str) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], provenance: Provenance | str, *, replace: bool = False
+) -> None:
     """Write tensors with provenance under the one metadata key `mltools` (two keys would be in random order)."""
     text = provenance if isinstance(provenance, str) else provenance.as_json()
-    with atomic_file(path) as temporary:
+    with atomic_file(path, replace=replace) as temporary:
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary, {KEY: text})
 
 

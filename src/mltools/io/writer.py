@@ -22,12 +22,15 @@ class RecordWriter:
     A file (JSONL, or Parquet by its name) appears whole when the context ends without an error.
     """
 
-    def __init__(self, out: Path | None, tags: Tags | None = None, *, keep_going: bool = False) -> None:
-        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record.
+    def __init__(
+        self, out: Path | None, tags: Tags | None = None, *, keep_going: bool = False, replace: bool = False
+    ) -> None:
+        """Write to `out`, or to stdout if it is None or `-`; add `tags` to every record; `replace` a file at `out`.
 
         If stdout's reader goes, the program ends, or is to `keep_going` because it makes other outputs too.
         """
         self._keep_going = keep_going
+        self._replace = replace
         self._out = None if out is None or str(out) == "-" else out
         self._tags = dict(tags or {})
         self._rows: list[dict[str, Any]] = []
@@ -39,7 +42,7 @@ class RecordWriter:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None and self._out is not None:
-            write_table(self._out, self._rows, self.provenance)
+            write_table(self._out, self._rows, self.provenance, replace=self._replace)
 
     def write(self, record: Any) -> None:
         """Write one record (a dataclass or a dict)."""
@@ -60,10 +63,12 @@ def dump(row: Mapping[str, Any]) -> bytes:
     return ENCODER.encode(row).encode() + b"\n"
 
 
-def write_table(path: Path, rows: list[dict[str, Any]], provenance: Provenance | None) -> None:
+def write_table(
+    path: Path, rows: list[dict[str, Any]], provenance: Provenance | None, *, replace: bool = False
+) -> None:
     """Write rows to JSONL or Parquet (by the name), atomically, provenance in Parquet's metadata."""
-    with atomic_file(path) as temporary:
-        if path.suffix == ".parquet":
+    with atomic_file(path, replace=replace) as temporary:
+        if path.suffix.lower() == ".parquet":
             import polars as pl
 
             metadata = {KEY: provenance.as_json()} if provenance else None

@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 
-from mltools.errors import UsageError
 from mltools.io.atomic import atomic_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance, foreign
 from mltools.model.checkpoint import Checkpoint
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: Path, provenance: Provenance, extra: Path | None = None) -> None:
+def save_checkpoint(
+    checkpoint: Checkpoint, path: Path, provenance: Provenance, extra: Path | None = None, *, replace: bool = False
+) -> None:
     """Write a checkpoint folder that stock Auto classes load, all at once.
 
     Args:
@@ -17,16 +18,19 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, provenance: Provenance, 
         path: the folder to be.
         provenance: goes to `mltools.json`.
         extra: a folder to copy inside (the `memorised` checkpoint).
+        replace: whether a checkpoint of ours that is there is replaced.
 
     Raises:
-        UsageError: a folder is there that is no checkpoint of ours to replace.
+        UsageError: something is there that is not to be replaced; what was written is kept beside it.
     """
-    if path.exists() and not (path / "config.json").exists():
-        raise UsageError(f"{path} is there and is no checkpoint; choose another path")
-    with atomic_folder(path) as temporary:
+    with atomic_folder(path, replace=replace and _is_ours(path)) as temporary:
         write_checkpoint(checkpoint, temporary, provenance)
         if extra is not None:
             shutil.copytree(extra, temporary / extra.name)
+
+
+def _is_ours(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and foreign(path) is None)
 
 
 def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenance) -> None:

@@ -14,7 +14,6 @@ from accelerate.utils import set_seed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mltools.options import TrainingOptions
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.columns import Label
@@ -26,6 +25,7 @@ from mltools.model.classes import target_indices
 from mltools.model.inference import predict
 from mltools.model.runner import Runner
 from mltools.model.training import Schedule, Training, cross_entropy_sum, epoch_batches, purpose_seed
+from mltools.options import TrainingOptions
 
 
 @dataclass

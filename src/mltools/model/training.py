@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mltools.errors import TrainingError
+from mltools.processes import believed
 
 GROUP = 50
 """Batches among which rows are grouped by length: padding falls, and the order stays random."""
@@ -217,10 +218,18 @@ def run_epoch(
         yield len(batch), training.update(batch, loss)
 
 
-def accelerator_for(device: torch.device, precision: str) -> Accelerator:
-    """Build the accelerator for a device and a precision (`fp32`, `bf16`, `fp16`)."""
+def accelerator_for(device: torch.device, precision: str, *, shared: bool = False) -> Accelerator:
+    """Build the accelerator for a device and a precision (`fp32`, `bf16`, `fp16`).
+
+    Args:
+        device: where to train.
+        precision: of the forward and backward passes.
+        shared: whether the processes of a launcher share each batch; else this one trains alone, whatever the
+            environment says.
+    """
     mixed = {"fp32": "no"}.get(precision, precision)
-    return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
+    with believed(shared):
+        return Accelerator(cpu=device.type == "cpu", mixed_precision=mixed)
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:

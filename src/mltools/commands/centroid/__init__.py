@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mltools.io.outputs import PARQUET
 from mltools.options import DeviceOptions, OutputOptions, PresetName, StatesInput
-from mltools.spec import CommandSpec, Flag
+from mltools.spec import CommandSpec, Flag, Writes
 
 CrossingName = Literal["first", "last", "stable"]
 
@@ -37,7 +38,7 @@ class Settings:
             "--per-row",
             metavar="FILE",
             steers=False,
-            writes=(".parquet",),
+            writes=Writes(PARQUET, plain=False),
             help="Write every row's projections too, as Parquet.",
         ),
     ] = None

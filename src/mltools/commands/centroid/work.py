@@ -330,7 +330,9 @@ def statistics(values: Floats, groups: Ints, n_groups: int) -> Floats:
     return result
 
 
-def write_per_row(path: Path, projections: Projections, rows: RowTable, provenance: Provenance) -> None:
+def write_per_row(
+    path: Path, projections: Projections, rows: RowTable, provenance: Provenance, *, replace: bool = False
+) -> None:
     """Write every projection to Parquet: a row for each (row, layer), and for each other class where it is clean.
 
     Columns: id, layer, label, other_label (a noisy row's original label), noisy, projection.
@@ -353,7 +355,7 @@ def write_per_row(path: Path, projections: Projections, rows: RowTable, provenan
             "projection": np.concatenate(projections.values),
         }
     )
-    with atomic_file(path) as temporary:
+    with atomic_file(path, replace=replace) as temporary:
         frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})
 
 
@@ -371,5 +373,5 @@ def run(run: Run) -> Iterator[CentroidRecord | EventRecord]:
         else:
             yield from centroid(states, track, kept)
         if settings.per_row is not None and kept is not None:
-            write_per_row(settings.per_row, kept, states.rows, run.made_by("per_row"))
+            write_per_row(settings.per_row, kept, states.rows, run.made_by("per_row"), replace=run.force)
         run.report(rows=len(states), noisy=int(states.rows.noisy.sum()), layers=states.layers, width=None, dtype=None)

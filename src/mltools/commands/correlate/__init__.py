@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from mltools.options import OutputOptions, Per, PresetName, RecordsOperand, Seed, parse_names
+from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag
 
 
@@ -57,7 +58,9 @@ class Settings:
         Literal["spearman", "pearson", "kendall"],
         Flag("--method", metavar="NAME", help="spearman, pearson or kendall."),
     ] = "spearman"
-    resamples: Annotated[int, Flag("--resamples", metavar="N", low=0, help="Bootstrap resamples for intervals.")] = 2000
+    resamples: Annotated[
+        int, Flag("--resamples", metavar="N", numbers=whole(0, 10_000_000), help="Bootstrap resamples for intervals.")
+    ] = 2000
     seed: Seed = 1
     preset: PresetName = "paper"
     output: OutputOptions = OutputOptions()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mltools.errors import UsageError
+from mltools.io.outputs import Output, state_folder
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
@@ -19,8 +21,8 @@ from mltools.options import (
     Tag,
     TrainingOptions,
 )
-from mltools.errors import UsageError
-from mltools.spec import FOLDER, CommandSpec, Flag
+from mltools.ranges import Range
+from mltools.spec import CommandSpec, Flag, Writes
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,7 @@ class Settings:
     """
 
     pretrained: Pretrained
-    folder: Annotated[
-        Path,
-        Flag("-o", "--out", metavar="DIR", steers=False, writes=(FOLDER,), help="Checkpoint folder to write."),
-    ]
+    folder: Annotated[Path, Flag("-o", "--out", metavar="DIR", steers=False, help="Checkpoint folder to write.")]
     rows: RowsOperand = None
     target: Annotated[
         Literal["label", "original_label"],
@@ -54,6 +53,7 @@ class Settings:
             "--aux",
             metavar="ROWS",
             steers=False,
+            opens="source",
             help="Rows of an auxiliary task that changes all layers, frozen or not.",
         ),
     ] = None
@@ -63,7 +63,9 @@ class Settings:
     aux_label: Annotated[
         str | None, Flag("--aux-label", metavar="COL", default="label", steers=False, help="Their label column.")
     ] = None
-    aux_learning_rate: Annotated[float, Flag("--aux-lr", metavar="R", help="Their peak learning rate.")] = 5e-06
+    aux_learning_rate: Annotated[
+        float, Flag("--aux-lr", metavar="R", numbers=Range(), help="Their peak learning rate.")
+    ] = 5e-06
     training: TrainingOptions = TrainingOptions()
     raise_rate: Annotated[
         bool,
@@ -73,7 +75,8 @@ class Settings:
         ),
     ] = False
     memorised_at: Annotated[
-        float, Flag("--memorised-at", metavar="R", help="Save memorised/ once training passes this.")
+        float,
+        Flag("--memorised-at", metavar="R", numbers=Range(0, 1), help="Save memorised/ once training passes this."),
     ] = 0.993
     memorised_metric: Annotated[
         Literal["accuracy", "macro-f1"],
@@ -84,7 +87,8 @@ class Settings:
         Flag("--evaluate", metavar="WHEN", help="Measure training rows until memorised, always, or last."),
     ] = "memorised"
     validation: Annotated[
-        str | None, Flag("--validation", metavar="ROWS", steers=False, help="Rows to measure after each epoch.")
+        str | None,
+        Flag("--validation", metavar="ROWS", steers=False, opens="source", help="Rows to measure after each epoch."),
     ] = None
     resume: Annotated[
         bool, Flag("--resume", steers=False, help="Go on where a stopped run for DIR was; same bytes.")
@@ -108,6 +112,13 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
 
 
+def _outputs(settings: Settings) -> list[Output]:
+    """List the checkpoint, and the state of an unfinished run beside it, which a run to be resumed has left."""
+    resumed = settings.resume and not settings.force
+    state = Output("-o", state_folder(settings.folder), folder=True, resumed=True)
+    return [Output("-o", settings.folder, folder=True, resumed=resumed), state]
+
+
 def _work() -> Any:
     from mltools.commands.finetune import work
 
@@ -126,6 +137,8 @@ SPEC = CommandSpec(
         "text,text_pair",
     ),
     check=_check,
+    outputs=_outputs,
+    shared=True,
     writes=("epoch", "work"),
     released={"clip_scope": "all", "frozen_dropout": True, "memorised_metric": "macro-f1"},
 )

@@ -6,6 +6,7 @@ a run killed at any moment finds the last one.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltools.errors import TrainingError, UsageError
+from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError
 from mltools.io.atomic import atomic_folder
+from mltools.io.outputs import state_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance
 from mltools.io.tensors import open_tensors, read_metadata, write_tensors
 from mltools.model.checkpoint import Checkpoint
@@ -41,11 +43,6 @@ class Progress:
     aux_loss_sum: float = 0.0
     memorised_epoch: int | None = None
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-
-def state_folder(out: Path) -> Path:
-    """Where an unfinished run for `out` keeps its state: beside it, as `OUT.resume`."""
-    return out.with_name(out.name + ".resume")
 
 
 def finished_facts(out: Path, fingerprint: str) -> dict[str, Any] | None:
@@ -108,15 +105,25 @@ class SavedState:
         self._lock = None
 
     def discard(self) -> None:
-        """Remove all of it, but not the folder itself, which holds the lock."""
-        for path in self.folder.glob("*"):
+        """Remove all that is ours, but not the folder itself, which holds the lock."""
+        for path in [path for name in (STATE, MEMORISED) for path in _files(self.folder, name)]:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def failed(self, error: Exception) -> MltoolsError:
+        """Say that the checkpoint could not be written, and what is kept of its training."""
+        words = getattr(error, "strerror", None) or str(error)
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in words
+        kept = f"{self.folder} keeps the training; go on with --resume" if self._meta() else "nothing of it is kept"
+        text = f"the checkpoint could not be written ({words}); {kept}"
+        return ResourceError(text) if full else TrainingError(text)
 
     def discard_finished(self) -> None:
         """Remove what a run left that was killed when all but this was done."""
         meta = self._meta()
         if meta is None or meta.get("fingerprint") == self._fingerprint:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.discard()
+            with contextlib.suppress(OSError):  # not there, or holds files of others
+                self.folder.rmdir()
 
     def save(self, progress: Progress, trainings: Sequence[Training]) -> None:
         """Write progress, weights and moments of the trainings, which may share weights."""
@@ -124,7 +131,7 @@ class SavedState:
         steps = [training.step for training in trainings]
         meta = {**dataclasses.asdict(progress), "steps": steps, "fingerprint": self._fingerprint}
         tensors = {name: tensor for training in trainings for name, tensor in training.state().items()}
-        write_tensors(self.folder / STATE, tensors, json.dumps(meta, sort_keys=True))
+        write_tensors(self.folder / STATE, tensors, json.dumps(meta, sort_keys=True), replace=True)
 
     def progress(self) -> Progress:
         """Read how far the run was; at its beginning if it was killed before the first save.
@@ -159,9 +166,14 @@ class SavedState:
     def write_memorised(self, checkpoint: Checkpoint, provenance: Provenance) -> None:
         """Keep θ_M1 until the run is done."""
         self.folder.mkdir(exist_ok=True)
-        with atomic_folder(self.folder / MEMORISED) as folder:
+        with atomic_folder(self.folder / MEMORISED, replace=True) as folder:
             write_checkpoint(checkpoint, folder, provenance)
 
     def forget_memorised(self) -> None:
         """Remove θ_M1 of an attempt that is given up."""
         shutil.rmtree(self.folder / MEMORISED, ignore_errors=True)
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """Name a file of the state, and what a killed run left half written of it."""
+    return [folder / name, *folder.glob(f".{name}.*")]

@@ -5,6 +5,7 @@ same fresh head. With auxiliary rows it is the control set-up of §3.2: they cha
 layers that `freeze` leaves. A run can be stopped or killed at any moment and resumed to the same bytes.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,6 +21,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from mltools import console
 from mltools.commands.finetune import Settings
@@ -28,6 +30,7 @@ from mltools.errors import TrainingError, UsageError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.io.kinds import EpochRecord
+from mltools.io.outputs import is_taken
 from mltools.io.provenance import Provenance, plain
 from mltools.io.source import Source
 from mltools.model.batches import Encoded
@@ -84,7 +87,7 @@ def finetune(
         threads: CPU threads; see `set_threads`.
         blocks: module path of the block list, where the model does not decide.
         resume: go on with a run that was stopped; a finished one is only reported again.
-        force: throw away an unfinished run that is in the way.
+        force: replace a checkpoint, and throw away an unfinished run, that is in the way.
         provenance: written into the checkpoints.
         watch: wraps the batches of an epoch, to show progress.
 
@@ -98,14 +101,14 @@ def finetune(
         KeyboardInterrupt, Terminated: after saving what resuming needs.
     """
     provenance = provenance or Provenance("finetune", plain_settings(settings), settings.seed)
-    run = _Run(pretrained, examples, out, settings, aux, validation, device, threads, blocks, provenance)
+    run = _Run(pretrained, examples, out, settings, aux, validation, device, threads, blocks, provenance, force)
     facts = finished_facts(out, run.fingerprint) if resume else None
     if facts is not None:
         console.warn(f"{out} is finished already; nothing left to do")
         run.state.discard_finished()
         yield from (EpochRecord(**record) for record in facts.get("epochs", []))
         return
-    if resume and out.exists() and not force:
+    if resume and is_taken(out) and not force:
         raise UsageError(f"{out} is there, of a run with other settings or rows; replace it with --force")
     try:
         run.start(resume=resume, force=force)
@@ -154,6 +157,7 @@ class _Run:
     threads: int | None
     blocks: str | None
     provenance: Provenance
+    force: bool = False
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
@@ -174,7 +178,8 @@ class _Run:
 
     def start(self, *, resume: bool, force: bool) -> None:
         """Load model and rows, and take up a saved state if there is one to resume."""
-        self.accelerator: Accelerator = accelerator_for(self.device or torch.device("cpu"), self.settings.precision)
+        place = self.device or torch.device("cpu")
+        self.accelerator: Accelerator = accelerator_for(place, self.settings.precision, shared=True)
         if self.accelerator.num_processes > 1:
             self.device = self.accelerator.device
         self.state.check(resume=resume, force=force)
@@ -389,9 +394,19 @@ class _Run:
                 f"{max(measured, default=0.0):.3f}): there is no {MEMORISED}/; train longer or with a higher --lr"
             )
         if self.accelerator.is_main_process:
-            provenance = replace(self.provenance, facts=self._facts())
-            save_checkpoint(self.main.checkpoint, self.out, provenance, extra=self.state.memorised)
+            self._write_checkpoint()
             self.state.discard()
+
+    def _write_checkpoint(self) -> None:
+        """Write the checkpoint; if that fails, keep the training."""
+        provenance = replace(self.provenance, facts=self._facts())
+        try:
+            extra = self.state.memorised
+            save_checkpoint(self.main.checkpoint, self.out, provenance, extra=extra, replace=self.force)
+        except (OSError, SafetensorError) as error:  # the latter is what safetensors makes of a full disk
+            with contextlib.suppress(OSError, SafetensorError):  # then the state saved last is the one to go on from
+                self._save_state()
+            raise self.state.failed(error) from error
 
 
 def items(run: Run) -> list[WorkItem]:
@@ -420,7 +435,7 @@ def run(run: Run) -> Iterator[EpochRecord]:
         threads=settings.device.threads,
         blocks=settings.device.blocks,
         resume=settings.resume,
-        force=settings.force,
+        force=run.force,
         provenance=run.provenance,
         watch=watch,
     ):

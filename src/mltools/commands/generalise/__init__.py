@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mltools.errors import UsageError
+from mltools.io.outputs import RECORDS
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
@@ -15,8 +17,8 @@ from mltools.options import (
     Seed,
     TrainingOptions,
 )
-from mltools.errors import UsageError
-from mltools.spec import CommandSpec, Flag, Operand
+from mltools.ranges import SPLITS
+from mltools.spec import CommandSpec, Flag, Operand, Writes
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,11 @@ class Settings:
     ] = False
     run: Annotated[
         tuple[int, ...],
-        Flag("--run", metavar="K", low=1, steers=False, help="Half split to do; repeatable. Default: all."),
+        Flag("--run", metavar="K", numbers=SPLITS, steers=False, help="Half split to do; repeatable. Default: all."),
     ] = ()
-    runs: Annotated[int, Flag("--runs", metavar="N", low=1, steers=False, help="How many half splits there are.")] = 30
+    runs: Annotated[
+        int, Flag("--runs", metavar="N", numbers=SPLITS, steers=False, help="How many half splits there are.")
+    ] = 30
     freeze: Annotated[str, Flag("--freeze", metavar="LIST", help="What is not trained, as in finetune.")] = "embeddings"
     training: TrainingOptions = TrainingOptions(learning_rate=3e-5, epochs=10)
     seed: Seed = 1
@@ -59,7 +63,7 @@ class Settings:
             "--per-row",
             metavar="FILE",
             steers=False,
-            writes=(".jsonl", ".parquet"),
+            writes=Writes(RECORDS),
             help="With --merge, write a record for each row too.",
         ),
     ] = None

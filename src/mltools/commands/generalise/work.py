@@ -73,8 +73,7 @@ def generalise(
         seed = purpose_seed(settings.seed, "half split", split)
         set_seed(purpose_seed(seed, "head") % 2**32)
         accelerator = accelerator_for(device or torch.device("cpu"), settings.precision)
-        place = accelerator.device if accelerator.num_processes > 1 else device
-        checkpoint = open_checkpoint(pretrained, device=place, fresh_head=names, blocks=blocks)
+        checkpoint = open_checkpoint(pretrained, device=device, fresh_head=names, blocks=blocks)
         set_threads(threads, checkpoint.width)
         inside = half(examples, settings.seed, split)
         task = make_task(
@@ -190,5 +189,5 @@ def _merge(run: Run) -> Iterator[tuple[GeneralisationScoreRecord, dict[str, Any]
     yield from ((group.score(), group.tags) for group in merged)
     if settings.per_row is not None:
         rows = [{**dataclasses.asdict(record), **group.tags} for group in merged for record in group.records()]
-        write_table(settings.per_row, rows, run.made_by("per_row"))
+        write_table(settings.per_row, rows, run.made_by("per_row"), replace=run.force)
     run.report(tasks=len(merged), rows=sum(len(group.rows) for group in merged))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mltools.io.outputs import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
@@ -18,7 +19,7 @@ from mltools.options import (
     Seed,
     parse_names,
 )
-from mltools.spec import CommandSpec, Flag
+from mltools.spec import CommandSpec, Flag, Writes
 
 
 def _parse_words(text: str) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class Settings:
             "--save",
             metavar="FILE",
             steers=False,
-            writes=(".safetensors", ""),
+            writes=Writes(TENSORS),
             help="Write the mean gradients of CHECKPOINT, a safetensors file.",
         ),
     ] = None

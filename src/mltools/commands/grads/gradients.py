@@ -59,6 +59,7 @@ def mean_gradients(
     settings: Settings,
     *,
     save: Path | None = None,
+    replace: bool = False,
     provenance: Provenance | None = None,
     progress: Progress | None = None,
 ) -> Gradients:
@@ -91,7 +92,7 @@ def mean_gradients(
         for parameter in parameters.values():
             parameter.grad = None
         if save is not None:
-            _save(save, parameters, aside, provenance or Provenance("grads", {}))
+            _save(save, parameters, aside, provenance or Provenance("grads", {}), replace)
     return found
 
 
@@ -198,11 +199,13 @@ def _subtract_from(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
         gradient.neg_().add_(kept.to(gradient.device))
 
 
-def _save(path: Path, parameters: Mapping[str, nn.Parameter], aside: Path, provenance: Provenance) -> None:
+def _save(
+    path: Path, parameters: Mapping[str, nn.Parameter], aside: Path, provenance: Provenance, replace: bool
+) -> None:
     tensors = {
         f"{group}/{name}": tensor
         for group in ("noisy", "clean")
         if (aside / group).exists()
         for name, tensor in _read_back(parameters, aside / group)
     }
-    write_tensors(path, tensors, provenance)
+    write_tensors(path, tensors, provenance, replace=replace)

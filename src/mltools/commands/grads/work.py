@@ -63,6 +63,7 @@ def grads(
     frozen: str | None = None,
     clean_ids: Sequence[RowId] | None = None,
     save: Path | None = None,
+    replace: bool = False,
     provenance: Provenance | None = None,
     device: torch.device | None = None,
     threads: int | None = None,
@@ -81,6 +82,7 @@ def grads(
         frozen: the checkpoint whose norms divide those of `checkpoint`.
         clean_ids: the clean rows to use; by default as many as there are noisy ones, drawn by (seed, id).
         save: a safetensors file for the mean gradients of `checkpoint`, named `noisy/…` and `clean/…`.
+        replace: whether it replaces a file that is there.
         provenance: written into that file.
         device: CPU by default.
         threads: CPU threads; see `set_threads`.
@@ -103,7 +105,9 @@ def grads(
     encoded = opened.encode(examples, settings.max_length)
     self_check(opened.runner, encoded)
     targets = target_indices(examples.labels, opened.labels, examples)
-    own = mean_gradients(opened, encoded, targets, rows, settings, save=save, provenance=provenance, progress=progress)
+    own = mean_gradients(
+        opened, encoded, targets, rows, settings, save=save, replace=replace, provenance=provenance, progress=progress
+    )
     opened.model.to("meta")  # only its shapes are still needed
     other = None
     if frozen is not None:
@@ -246,7 +250,8 @@ def run(run: Run) -> Iterator[GradRecord]:
         settings,
         frozen=settings.frozen,
         save=settings.save,
-        provenance=run.made_by("save"),
+        replace=run.force,
+        provenance=run.provenance.by("--save"),
         device=run.device,
         threads=settings.device.threads,
         blocks=settings.device.blocks,

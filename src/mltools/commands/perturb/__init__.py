@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mltools.options import FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
 from mltools.errors import UsageError
+from mltools.options import COUNTS, FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
+from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag
 
 
@@ -19,7 +20,7 @@ class Settings:
     """
 
     rows: RowsStream = None
-    rate: Annotated[float, Flag("--rate", metavar="R", low=0, high=1, help="Share of each class, 0-1.")] = 0.15
+    rate: Annotated[float, Flag("--rate", metavar="R", numbers=Range(0, 1), help="Share of each class, 0-1.")] = 0.15
     stream: Annotated[
         bool, Flag("--stream", help="Change each row with probability R, in constant memory; needs --classes.")
     ] = False
@@ -28,7 +29,8 @@ class Settings:
         Flag("--classes", metavar="A,B", parse=parse_names, help="The classes, where rows need not hold all of them."),
     ] = None
     top_classes: Annotated[
-        int | None, Flag("--top-classes", metavar="K", help="Keep only rows of the K most frequent classes.")
+        int | None,
+        Flag("--top-classes", metavar="K", numbers=whole(2), help="Keep only rows of the K most frequent classes."),
     ] = None
     draw: Annotated[
         Literal["hash", "python"], Flag("--draw", metavar="HOW", help="hash (by seed and id), or python (as released).")
@@ -38,7 +40,7 @@ class Settings:
         Flag(
             "--split-from",
             metavar="N",
-            low=1,
+            numbers=COUNTS,
             help="Rows before the released 80/20 split, whose shuffle drew first; with --draw python.",
         ),
     ] = None
@@ -58,8 +60,6 @@ def check(settings: Settings) -> None:
         raise UsageError("--stream cannot look ahead: name all classes with --classes A,B,…")
     if settings.stream and (settings.draw != "hash" or settings.top_classes is not None):
         raise UsageError("--stream cannot count classes or rows: leave --top-classes and --draw python out")
-    if settings.top_classes is not None and settings.top_classes < 2:
-        raise UsageError(f"--top-classes {settings.top_classes}: at least 2 classes are needed")
     if settings.split_from is not None and settings.draw != "python":
         raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 

@@ -333,19 +333,21 @@ class RowSink:
 
     def __enter__(self) -> "RowSink":
         self._write: Callable[[bytes], object] = write_stdout
-        if not to_stdout(self._out) and self._out.suffix != ".parquet":
-            self._write = self._stack.enter_context(self._stack.enter_context(atomic_file(self._out)).open("wb")).write
+        if not to_stdout(self._out) and self._out.suffix.lower() != ".parquet":
+            self._write = self._stack.enter_context(
+                self._stack.enter_context(atomic_file(self._out, replace=self._run.force)).open("wb")
+            ).write
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is None and not to_stdout(self._out) and self._out.suffix == ".parquet":
+        if kind is None and not to_stdout(self._out) and self._out.suffix.lower() == ".parquet":
             run, source = self._run, self._run.source("rows")
-            write_parquet_rows(self._out, self._kept, source, run.columns.label, run.provenance)
+            write_parquet_rows(self._out, self._kept, source, run.columns.label, run.provenance, replace=run.force)
         self._stack.__exit__(kind, error, trace)
 
     def write(self, block: bytes | list[Values]) -> None:
         """Write some rows."""
-        if not to_stdout(self._out) and self._out.suffix == ".parquet":
+        if not to_stdout(self._out) and self._out.suffix.lower() == ".parquet":
             self._kept += one_by_one(iter([block]))  # type: ignore[arg-type]
             return
         for lines in [block] if isinstance(block, bytes) else _lines(block):

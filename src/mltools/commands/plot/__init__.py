@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from mltools.options import By, Force, ProvenanceFile, RecordsOperand
 from mltools.errors import UsageError
-from mltools.spec import CommandSpec, Flag, Operand
+from mltools.io.outputs import FIGURES
+from mltools.options import By, Force, ProvenanceFile, RecordsOperand
+from mltools.spec import CommandSpec, Flag, Operand, Writes
 
 KINDS = ("heatmap", "layers", "probe", "centroid", "events", "matrix")
 
@@ -41,7 +42,7 @@ class Settings:
             metavar="FIG",
             default="text on stdout",
             steers=False,
-            writes=(".pdf", ".png", ".svg"),
+            writes=Writes(FIGURES, plain=False),
             help="Picture, .pdf, .png or .svg.",
         ),
     ] = None

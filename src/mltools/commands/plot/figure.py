@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel
 from mltools.commands.plot.text import is_dark, number
-from mltools.errors import NotFoundError, UsageError
+from mltools.errors import NotFoundError
 from mltools.io.atomic import atomic_file
 from mltools.io.provenance import KEY, Provenance
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = (".pdf", ".png", ".svg")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^vPX"
@@ -38,22 +37,19 @@ TITLE_WIDTH = 36
 NUMBERED_COLUMNS = 14  # a grid with more columns than this has no room for a number in each cell
 
 
-def check_figure(path: Path) -> None:
-    """Refuse a picture of an unknown format, or without matplotlib.
+def check_matplotlib() -> None:
+    """Refuse to draw without matplotlib.
 
     Raises:
-        UsageError: the name does not end in .pdf, .png or .svg.
-        NotFoundError: matplotlib is not installed.
+        NotFoundError: it is not installed.
     """
     from importlib.util import find_spec
 
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"{path}: a picture's name ends in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     if find_spec("matplotlib") is None:
         raise NotFoundError('pictures need matplotlib: pip install "mltools[plot]"; without -o, plot draws text')
 
 
-def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance) -> None:
+def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance, *, replace: bool = False) -> None:
     """Draw the panels side by side into one file, row by row, and note in it how it was made."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -74,7 +70,7 @@ def draw_figure(panels: Sequence[Panel], path: Path, provenance: Provenance) -> 
         if styles:
             _legend(figure, styles)
         kind = path.suffix.lower()[1:]
-        with atomic_file(path) as temporary:
+        with atomic_file(path, replace=replace) as temporary:
             figure.savefig(temporary, format=kind, dpi=DOTS_PER_INCH, metadata=_metadata(kind, provenance))
 
 

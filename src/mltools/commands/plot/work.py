@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from mltools.analysis.layer_scores import Measured, centre_of_gravity, measure
-from mltools.commands.plot.figure import check_figure, draw_figure
+from mltools.commands.plot.figure import check_matplotlib, draw_figure
 from mltools.commands.plot.panels import Bars, Grid, Line, Lines, Marks, Panel
 from mltools.commands.plot.text import TextStyle, draw_text
 from mltools.console import printable
@@ -333,7 +333,7 @@ class PanelSink:
         self._panels: list[Panel] = []
         self.n = 0
         if not to_stdout(self._out):
-            check_figure(self._out)
+            check_matplotlib()
 
     def __enter__(self) -> "PanelSink":
         return self
@@ -346,7 +346,7 @@ class PanelSink:
         if kind is not None:
             return
         if not to_stdout(self._out):
-            draw_figure(self._panels, self._out, self._run.provenance)
+            draw_figure(self._panels, self._out, self._run.provenance, replace=self._run.force)
             self._run.report(panels=len(self._panels))
             return
         encoding = sys.stdout.encoding or "ascii"

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mltools.options import FileOptions, PresetName, Seed
 from mltools.errors import UsageError
-from mltools.spec import CommandSpec, Flag, Operand
+from mltools.options import FileOptions, PresetName, Seed
+from mltools.ranges import whole
+from mltools.spec import CommandSpec, Flag, Operand, Writes
 
 
 def task_names() -> list[str]:
@@ -46,7 +47,8 @@ class Settings:
         ),
     ] = None
     top_classes: Annotated[
-        int | None, Flag("--top-classes", metavar="K", low=2, help="Keep the K classes most frequent in training.")
+        int | None,
+        Flag("--top-classes", metavar="K", numbers=whole(2), help="Keep the K classes most frequent in training."),
     ] = None
     labels: Annotated[
         Literal["names", "numbers"], Flag("--labels", metavar="HOW", help="names, or the released numbers.")

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
+from mltools.commands.prepare.tasks import LABEL, TOPICS, PaperTask
 from mltools.errors import NotFoundError, RowsError, UsageError
 from mltools.io.columns import Label, RowId
 from mltools.io.parquet import first_line
 from mltools.io.rows import Values, missing_column, shown
 from mltools.io.source import Source
 from mltools.io.tables import find_files, read_file
-from mltools.commands.prepare.tasks import LABEL, TOPICS, PaperTask
 
 HUB = "hf://datasets/{hub}@refs%2Fconvert%2Fparquet/{config}/{split}/*.parquet"
 WORDS = {"true": 1, "false": 0}

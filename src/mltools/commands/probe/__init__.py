@@ -4,7 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
+from mltools.errors import UsageError
 from mltools.options import (
+    COUNTS,
+    EPOCHS,
     DeviceOptions,
     DryRun,
     OutputOptions,
@@ -13,7 +16,7 @@ from mltools.options import (
     StatesInput,
     parse_names,
 )
-from mltools.errors import UsageError
+from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag, one_of
 
 TargetName = Literal["noise", "label", "original_label"]
@@ -59,20 +62,31 @@ class Settings:
     probe: Annotated[
         Literal["mlp", "linear"], Flag("--probe", metavar="KIND", help="mlp, or linear (scikit-learn).")
     ] = "mlp"
-    hidden_layers: Annotated[int, Flag("--hidden-layers", metavar="N", low=1, help="Hidden layers of a probe.")] = 1
-    epochs: Annotated[int, Flag("--epochs", metavar="N", low=1, help="Epochs.")] = 100
+    hidden_layers: Annotated[
+        int, Flag("--hidden-layers", metavar="N", numbers=whole(1, 100), help="Hidden layers of a probe.")
+    ] = 1
+    epochs: Annotated[int, Flag("--epochs", metavar="N", numbers=EPOCHS, help="Epochs.")] = 100
     select_after: Annotated[
-        int, Flag("--select-after", metavar="N", low=0, help="Choose the best epoch after N, else take the last.")
+        int,
+        Flag(
+            "--select-after", metavar="N", numbers=whole(0), help="Choose the best epoch after N, else take the last."
+        ),
     ] = 26
     learning_rate: Annotated[
-        float, Flag("--lr", metavar="R", above=0, default="2e-4", help="AdamW's learning rate.")
+        float, Flag("--lr", metavar="R", numbers=Range(), default="2e-4", help="AdamW's learning rate.")
     ] = 2e-4
-    n_seeds: Annotated[int, Flag("--seeds", metavar="N", low=1, help="Probe seeds, from --seed up.")] = 5
-    hidden_width: Annotated[int, Flag(low=1, help="Width of the hidden layers.")] = 128
-    dropout: Annotated[float, Flag(low=0, high=1, help="Share of the states that training drops.")] = 0.1
-    step_rows: Annotated[int, Flag(low=1, help="Rows in a training step.")] = 32
-    weight_decay: Annotated[float, Flag(low=0, help="AdamW's weight decay.")] = 1e-5
-    noisy_weight: Annotated[float, Flag(low=0, high=1, help="Weight of the noisy rows in the noise probe.")] = 0.67
+    n_seeds: Annotated[
+        int, Flag("--seeds", metavar="N", numbers=whole(1, 10_000), help="Probe seeds, from --seed up.")
+    ] = 5
+    hidden_width: Annotated[int, Flag(numbers=whole(1, 100_000), help="Width of the hidden layers.")] = 128
+    dropout: Annotated[
+        float, Flag(numbers=Range(0, 1, below=True), help="Share of the states that training drops.")
+    ] = 0.1
+    step_rows: Annotated[int, Flag(numbers=COUNTS, help="Rows in a training step.")] = 32
+    weight_decay: Annotated[float, Flag(numbers=Range(), help="AdamW's weight decay.")] = 1e-5
+    noisy_weight: Annotated[
+        float, Flag(numbers=Range(0, 1, above=True, below=True), help="Weight of the noisy rows in the noise probe.")
+    ] = 0.67
     allow_absent: Annotated[
         bool, Flag("--allow-absent", help="Let classes be absent from a split; F1 is that of the others.")
     ] = False

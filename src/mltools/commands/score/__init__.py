@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mltools.options import OutputOptions, Per, RecordsOperand, parse_names
 from mltools.errors import UsageError
+from mltools.options import OutputOptions, Per, RecordsOperand, parse_names
 from mltools.spec import CommandSpec, Flag
 from mltools.windows import parse_layers
 

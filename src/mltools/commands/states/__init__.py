@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mltools.io.outputs import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
@@ -17,7 +18,7 @@ from mltools.options import (
     ProvenanceFile,
     RowsStream,
 )
-from mltools.spec import CommandSpec, Flag
+from mltools.spec import CommandSpec, Flag, Writes
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Settings:
             metavar="FILE",
             default="stdout",
             steers=False,
-            writes=(".safetensors", ""),
+            writes=Writes(TENSORS),
             help="States file, .safetensors.",
         ),
     ] = None

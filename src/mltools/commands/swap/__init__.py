@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from mltools.errors import UsageError
 from mltools.options import (
     BatchSize,
     Clean,
@@ -22,8 +23,7 @@ from mltools.options import (
     Resume,
     RowsOperand,
 )
-from mltools.errors import UsageError
-from mltools.spec import FOLDER, CommandSpec, Flag
+from mltools.spec import CommandSpec, Flag, Writes
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Settings:
             "--write",
             metavar="DIR",
             steers=False,
-            writes=(FOLDER,),
+            writes=Writes(folder=True),
             help="Write the mixed checkpoint of the one --layers window.",
         ),
     ] = None

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mltools.commands.swap import Settings
-from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
@@ -251,7 +250,14 @@ class _Walk:
 
 
 def write_mixed(
-    noisy: Checkpoint, clean: Checkpoint, window: Window, path: Path, provenance: Provenance, part: str = "all"
+    noisy: Checkpoint,
+    clean: Checkpoint,
+    window: Window,
+    path: Path,
+    provenance: Provenance,
+    part: str = "all",
+    *,
+    replace: bool = False,
 ) -> None:
     """Write NOISY with the window's blocks (or the part of them) from CLEAN as a checkpoint that stock classes load.
 
@@ -262,10 +268,12 @@ def write_mixed(
         for layer in window.layers:
             target, source = noisy.stack.modules[layer - 1], donor.stack.modules[layer - 1]
             target.load_state_dict(source.state_dict())
-    save_checkpoint(noisy, path, provenance)
+    save_checkpoint(noisy, path, provenance, replace=replace)
 
 
-def write_per_row(path: Path, result: SwapResult, examples: Examples, provenance: Provenance) -> None:
+def write_per_row(
+    path: Path, result: SwapResult, examples: Examples, provenance: Provenance, *, replace: bool = False
+) -> None:
     """Write one Parquet row for each (row, window): id, window, prediction, margin, and what it amounts to."""
     import polars as pl
 
@@ -287,9 +295,7 @@ def write_per_row(path: Path, result: SwapResult, examples: Examples, provenance
             "margin": result.margin.T.reshape(-1),
         }
     )
-    if path.suffix != ".parquet":
-        raise RowsError(f"--per-row {path}: a Parquet file is written; give it a name that ends in .parquet")
-    with atomic_file(path) as temporary:
+    with atomic_file(path, replace=replace) as temporary:
         frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})
 
 
@@ -306,9 +312,9 @@ def run(run: Run) -> Iterator[WindowRecord]:
     result = SwapResult.empty()
     yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
     if settings.per_row is not None:
-        write_per_row(settings.per_row, result, run.rows, run.made_by("per_row"))
+        write_per_row(settings.per_row, result, run.rows, run.made_by("per_row"), replace=run.force)
     if settings.write is not None:
-        write_mixed(noisy, clean, windows[0], settings.write, run.made_by("write"), settings.part)
+        write_mixed(noisy, clean, windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force)
     run.report(
         resumed=len(run.earlier) or None,
         rows=result.rows,
