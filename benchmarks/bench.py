@@ -35,13 +35,20 @@ import plain
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from mltools.commands.retrain import Settings as RetrainSettings
-from mltools.commands.grads import Settings as GradsSettings
-from mltools.commands.finetune import Settings as FinetuneSettings
-from mltools.commands.probe import Settings as ProbeSettings
-from mltools.commands.perturb import Settings as PerturbSettings
-from mltools.spec import bare
 from mltools import console
+from mltools.commands.centroid.work import centroid
+from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.commands.finetune.work import finetune
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.commands.grads.gradients import mean_gradients
+from mltools.commands.grads.work import choose_rows
+from mltools.commands.perturb import Settings as PerturbSettings
+from mltools.commands.perturb.work import perturb
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.commands.probe.work import probe
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.retrain.work import retrain, split_rows
+from mltools.commands.swap.work import SwapResult, swap
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.provenance import Provenance
@@ -49,15 +56,8 @@ from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
-from mltools.commands.grads.gradients import mean_gradients
-from mltools.commands.centroid.work import centroid
-from mltools.commands.finetune.work import finetune
-from mltools.commands.grads.work import choose_rows
-from mltools.commands.perturb.work import perturb
-from mltools.commands.probe.work import probe
-from mltools.commands.retrain.work import retrain, split_rows
 from mltools.model.states import open_for_states, read_table, states
-from mltools.commands.swap.work import SwapResult, swap
+from mltools.spec import bare
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -21,19 +21,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 
 from conftest import WORDS, save_tiny, write_jsonl
-from mltools.commands.probe import Settings as ProbeSettings
-from mltools.spec import bare
 from mltools import console
+from mltools.commands.centroid.work import centroid
+from mltools.commands.grads.work import grads
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.commands.probe.work import probe
+from mltools.commands.swap.work import swap
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.commands.centroid.work import centroid
-from mltools.commands.grads.work import grads
-from mltools.commands.probe.work import probe
 from mltools.model.states import open_for_states, read_table, states
-from mltools.commands.swap.work import swap
+from mltools.spec import bare
 
 ROWS, LAYERS, CLASSES, LENGTH = 256, 6, 6, 16
 

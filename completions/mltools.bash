@@ -79,7 +79,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --raise-lr --epochs --warmup --weight-decay --clip --clip-scope --memorised-at --memorised-metric --evaluate --frozen-dropout --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -348,7 +348,7 @@ _mltools()
     help)
         case $option in
         *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="states centroid completion correlate finetune generalise grads help inspect mcog perturb plot prepare probe retrain schema score swap windows"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot windows inspect schema completion help"
            ;;
         esac
         ;;

@@ -12,16 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from mltools import __version__
-from mltools.cli.app import EXIT_STATUS, headed_commands
-from mltools.cli.help import ABOUT, root_help
-from mltools.reference import OWN, PROGRAM_OPTIONS, Command, Parameter, command_help
-from mltools.cli.completion import completion
-from mltools.cli.schema import schema
+from mltools.cli.completion_scripts import completion
+from mltools.cli.reference import (
+    ABOUT,
+    EXIT_STATUS,
+    OWN,
+    PROGRAM_OPTIONS,
+    Command,
+    Parameter,
+    all_commands,
+    command_help,
+    headed,
+    root_help,
+)
+from mltools.schemas import schema
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("completions", "man", "docs/commands")
 WIDTH = 80
-ORDERED = [command for members in headed_commands().values() for command in members]
+ORDERED = all_commands()
 
 
 def generate() -> dict[str, str]:
@@ -47,7 +56,7 @@ def program_page() -> Iterator[str]:
     yield from (".SH SYNOPSIS", r".B mltools", r".I COMMAND", r"[OPTIONS] [ARGUMENTS]")
     yield ".SH DESCRIPTION"
     yield from paragraphs(rest)
-    for heading, members in headed_commands().items():
+    for heading, members in headed().items():
         yield f".SH {heading.upper()}"
         for command in members:
             yield from (".TP", rf".BR mltools\-{command.name} (1)", roff(command.summary))
@@ -72,8 +81,8 @@ def man_page(command: Command) -> Iterator[str]:
         if heading != OWN:
             yield f".SS {heading}"
         yield from definitions(options)
-    yield from (".SH EXAMPLES", ".EX", *map(roff, command.examples), ".EE")
-    for kind in command.writes:
+    yield from (".SH EXAMPLES", ".EX", *map(roff, command.spec.examples), ".EE")
+    for kind in command.spec.writes:
         yield f".SH {kind.upper()} RECORDS"
         record = schema(kind)
         yield roff(record["description"])
@@ -125,7 +134,7 @@ def index() -> Iterator[str]:
         "",
         "Made by `scripts/gen.py` from the program itself. `mltools help COMMAND` says the same.",
     )
-    for heading, members in headed_commands().items():
+    for heading, members in headed().items():
         yield from ("", f"## {heading}", "")
         yield from (f"- [`{command.name}`]({command.name}.md): {command.summary}" for command in members)
     yield from ("", "## `mltools help`", "", "```text", root_help(WIDTH).rstrip(), "```")
@@ -134,7 +143,7 @@ def index() -> Iterator[str]:
 def markdown(command: Command) -> Iterator[str]:
     yield from (f"# mltools {command.name}", "", "<!-- made by scripts/gen.py -->", "")
     yield from ("```text", command_help(command, WIDTH).rstrip(), "```")
-    for kind in command.writes:
+    for kind in command.spec.writes:
         record = schema(kind)
         yield from (
             "",

@@ -19,10 +19,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from forkserver import Process, write_client
 from mltools.cli import main
+from mltools.cli.reference import all_commands
+from mltools.cli.registry import command_spec
 
 settings.register_profile("mltools", deadline=None, derandomize=True)  # the same examples each time, at any speed
 settings.load_profile("mltools")
 
+COMMANDS = {command.name: command for command in all_commands()}
 CONFORMANCE = Path(__file__).parent / "conformance"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LABELS = ("ABBR", "HUM", "LOC", "NUM")
@@ -69,6 +72,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen2": {"num_hidden_layers": 4, "num_key_value_heads": 2, **SIZES},
 }
 DECODERS = ("gpt2", "opt", "gpt_neo", "gpt_neox", "llama", "qwen2")
+
+
+def settle(name: str, preset: str = "paper", **given: Any) -> Any:
+    """Settings of a command by a preset, for tests that hand its function the opened things."""
+    return command_spec(name).settle({"preset": preset, **given}, without_operands=True)
 
 
 def make_tokenizer(padding_side: str = "right", words: Sequence[str] = WORDS) -> Any:

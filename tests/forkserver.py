@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import json
 import os
-import pkgutil
 import signal
 import socket
 import sys
@@ -127,10 +126,10 @@ def serve(path: str) -> None:
     import torch
     from transformers import BertForSequenceClassification  # noqa: F401  as all tiny models of shell tests are
 
-    import mltools.tools
+    from mltools.cli.registry import command_names, command_spec
 
-    for module in pkgutil.iter_modules(mltools.tools.__path__, "mltools.tools."):
-        importlib.import_module(module.name)
+    for command in command_names():
+        command_spec(command).work()
     for name in ("mltools.cli", "polars", "scipy.stats", "sklearn.metrics"):
         importlib.import_module(name)
     torch.set_num_threads(1)

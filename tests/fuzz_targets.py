@@ -14,8 +14,10 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from mltools.analysis.layer_scores import mcog
+from mltools.commands.inspect.file import inspect_file
 from mltools.commands.perturb import Settings as PerturbSettings
-from mltools.spec import bare
+from mltools.commands.perturb.work import perturb
 from mltools.errors import MltoolsError, RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
@@ -25,9 +27,7 @@ from mltools.io.rewrite import dump_row, write_parquet_rows
 from mltools.io.rows import iter_blocks, iter_rows
 from mltools.io.source import Source
 from mltools.io.tables import read_file
-from mltools.commands.inspect.file import inspect_file
-from mltools.analysis.layer_scores import mcog
-from mltools.commands.perturb.work import perturb
+from mltools.spec import bare
 from mltools.windows import parse_layers, parse_windows
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from conftest import ARCHITECTURES, DECODERS
+from mltools.commands.swap.work import window_logits
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import self_check
-from mltools.commands.swap.work import window_logits
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from conftest import CONFORMANCE, Cli
-from mltools.config import Crossing
+from mltools.commands.centroid import CrossingName as Crossing
+from mltools.commands.centroid.work import STATISTICS, centroid, crossing, events, initiation, statistics
 from mltools.io.kinds import CentroidRecord, EventRecord
 from mltools.io.source import Source
 from mltools.io.states import open_states
-from mltools.commands.centroid.work import STATISTICS, centroid, crossing, events, initiation, statistics
 
 Floats = NDArray[np.float64]
 

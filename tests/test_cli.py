@@ -181,7 +181,7 @@ def test_b51_a_bug_says_that_it_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError("oh\x1b[31m")
 
-    monkeypatch.setattr("mltools.cli.job.columns", broken)
+    monkeypatch.setattr("mltools.run.Run.source", broken)
     result = cli("perturb", rows)
     assert result.code == 1
     assert result.err == (
@@ -197,7 +197,7 @@ def test_what_runs_out(cli: Cli, monkeypatch: pytest.MonkeyPatch, rows: Path, er
     def broken(*_: object, **__: object) -> Any:
         raise error
 
-    monkeypatch.setattr("mltools.cli.job.columns", broken)
+    monkeypatch.setattr("mltools.run.Run.source", broken)
     result = cli("perturb", rows)
     assert (result.code, result.err.count("\n")) == (code, 1)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Cli
+from conftest import COMMANDS, Cli
 from mltools.cli.registry import command_names
 
 ROOT = Path(__file__).parents[1]

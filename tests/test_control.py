@@ -20,19 +20,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
-from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.finetune import Settings as FinetuneSettings
-from mltools.spec import bare
+from mltools.commands.finetune import work as module
+from mltools.commands.finetune.work import finetune
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.retrain.work import retrain
+from mltools.commands.swap.work import swap
 from mltools.io.examples import read_examples
 from mltools.io.outputs import state_folder
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training
-from mltools.tools import finetune as module
-from mltools.commands.finetune.work import finetune
-from mltools.commands.retrain.work import retrain
-from mltools.commands.swap.work import swap
+from mltools.spec import bare
 from mltools.windows import layer_scores
 
 Tiny = Callable[..., Path]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from conftest import CONFORMANCE, SHARED, Cli, Shell, write_jsonl
-from mltools.tools import statistics
+from mltools.analysis import statistics
 from mltools.analysis.statistics import Method, adjust, agreement, coefficient, ranks, resampled
 
 FIGURES = SHARED / "paper" / "figures.json"

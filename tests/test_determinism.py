@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Cli, toy_rows, write_jsonl
-from mltools.cli.registry import command_names
-from mltools.cli.job import command_line
+from conftest import COMMANDS, Cli, toy_rows, write_jsonl
+from mltools.cli.command_line import command_line
 
 Tiny = Callable[..., Path]
 TRAIN = "--epochs 2 --lr 1e-3"

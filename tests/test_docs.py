@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Shell, make_tokenizer, write_jsonl
-from mltools import config
-from mltools.cli.registry import command_names
+from conftest import COMMANDS, Shell, make_tokenizer, write_jsonl
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -118,7 +116,7 @@ def test_python_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 # -- the examples in help -----------------------------------------------------------------------------
-EXAMPLES = [(command.name, example) for command in COMMANDS.values() for example in command.examples]
+EXAMPLES = [(command.name, example) for command in COMMANDS.values() for example in command.spec.examples]
 
 
 @pytest.fixture(scope="session")
@@ -200,7 +198,7 @@ def test_example(shell: Shell, full: Path, tmp_path: Path, name: str, example: s
 def test_paper_and_code_names_every_switch() -> None:
     page = (DOCS / "paper-and-code.md").read_text()
     for command in COMMANDS.values():
-        released = getattr(getattr(config, f"{command.name.title()}Config", None), "RELEASED", {})
+        released = command.spec.released if not callable(command.spec.released) else {}
         flags = {option.name: option.flags[0] for option in command.options}
         for name in released:
             assert flags[name] in page, (command.name, name)

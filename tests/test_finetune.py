@@ -18,13 +18,13 @@ from torch import Tensor
 
 from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
-from mltools.spec import bare
+from mltools.commands.finetune import work as module
+from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
 from mltools.io.outputs import state_folder
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
-from mltools.tools import finetune as module
-from mltools.commands.finetune.work import finetune
+from mltools.spec import bare
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
 from mltools.commands.generalise import Settings as GeneraliseSettings
-from mltools.spec import bare
+from mltools.commands.generalise.merge import merge
+from mltools.commands.generalise.work import generalise, half
 from mltools.io.examples import Examples, read_examples
 from mltools.io.records import read_records
 from mltools.io.source import Source
-from mltools.commands.generalise.work import generalise, half
-from mltools.commands.generalise.merge import merge
+from mltools.spec import bare
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 1, "--lr", 1e-3)

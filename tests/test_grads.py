@@ -12,15 +12,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
+from conftest import CONFORMANCE, Cli, settle, toy_rows, write_jsonl
 from mltools.commands.grads import Settings as GradsSettings
-from mltools.spec import bare
+from mltools.commands.grads.gradients import Gradients, tensor_sums
+from mltools.commands.grads.work import Tensors, choose_rows, find_tensors, grads, records, scores
 from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.commands.grads.gradients import Gradients, tensor_sums
-from mltools.commands.grads.work import Tensors, choose_rows, find_tensors, grads, records, scores
+from mltools.spec import bare
 
 Tiny = Callable[..., Path]
 CASES = ("bert-questions", "neox-questions")
@@ -42,7 +42,7 @@ def test_conformance(case: str, preset: str) -> None:
         grads(
             str(folder / "memorised"),
             read_examples(folder / "noisy.jsonl"),
-            resolve(GradsSettings, preset, max_length=64),
+            settle("grads", preset, max_length=64),
             frozen=str(folder / "frozen"),
             clean_ids=expected["grads_clean_ids"],
         )
@@ -78,7 +78,7 @@ def golden_sums(post: dict[str, Any], checkpoint: str) -> Gradients:
 def test_released_post_processing(norm: str, minus_clean: bool, over_frozen: bool) -> None:
     """The eight post-processings of Appendix E, on gradients that the released functions were given."""
     post = golden()
-    config = resolve(GradsSettings, "released-code", norm=norm, noisy_only=not minus_clean)
+    config = settle("grads", "released-code", norm=norm, noisy_only=not minus_clean)
     layers = {name: int(name.split(".")[3]) + 1 for name in post["M"]["noisy"] if ".layers." in name}
     kept = [name for name in layers if not any(word in name for word in config.leave_out)]
     tensors = Tensors(layers, {"all": kept}, 4)
@@ -111,7 +111,7 @@ def test_b17_equals_a_loop_over_rows(
     architecture: str, objective: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     folder, examples = tiny(architecture, 1), read_examples(noisy_rows)
-    config = resolve(GradsSettings, "paper", objective=objective)
+    config = settle("grads", "paper", objective=objective)
     found = list(grads(str(folder), examples, config, save=tmp_path / "gradients.safetensors"))
     saved = load_file(tmp_path / "gradients.safetensors")
     noisy, clean = choose_rows(examples, config)
@@ -137,7 +137,7 @@ def test_b17_equals_a_loop_over_rows(
 def test_batches_change_nothing(batch_size: int, tiny: Tiny, noisy_rows: Path) -> None:
     examples = read_examples(noisy_rows)
     whole, cut = (
-        list(grads(str(tiny("bert", 1)), examples, resolve(GradsSettings, "paper", batch_size=size)))
+        list(grads(str(tiny("bert", 1)), examples, settle("grads", "paper", batch_size=size)))
         for size in (None, batch_size)
     )
     for name in ("l1_noisy", "l1_clean", "l1_difference", "l2_difference", "score"):
@@ -174,14 +174,14 @@ def test_parts_side_by_side(tiny: Tiny, noisy_rows: Path) -> None:
     examples, folder = read_examples(noisy_rows), str(tiny("opt", 1))
     for norm in ("l1", "l2"):
         power = 1 if norm == "l1" else 2
-        for record in grads(folder, examples, resolve(GradsSettings, "paper", norm=norm)):
+        for record in grads(folder, examples, settle("grads", "paper", norm=norm)):
             parts = [record.norm_attn, record.norm_mlp, record.norm_norm]
             assert all(part is not None and part > 0 for part in parts)
             total = sum(part**power for part in parts if part is not None)
             assert total == pytest.approx(getattr(record, f"{norm}_difference") ** power, rel=1e-9)
     whole = list(grads(folder, examples))
     for part in ("attn", "mlp", "norm"):
-        alone = list(grads(folder, examples, resolve(GradsSettings, "paper", part=part)))
+        alone = list(grads(folder, examples, settle("grads", "paper", part=part)))
         assert column(alone, "score") == column(whole, f"score_{part}")
         assert column(alone, "l1_difference") == column(whole, f"norm_{part}")
 
@@ -191,12 +191,12 @@ def test_opt_norms_are_in_the_default_and_out_in_the_released_preset(tiny: Tiny,
     folder = str(tiny("opt", 1))
     checkpoint = open_checkpoint(folder)
     default = set(find_tensors(checkpoint, bare(GradsSettings)).parts["all"])
-    released = set(find_tensors(checkpoint, resolve(GradsSettings, "released-code")).parts["all"])
+    released = set(find_tensors(checkpoint, settle("grads", "released-code")).parts["all"])
     dropped = {f"model.decoder.layers.{i}.final_layer_norm.{kind}" for i in range(4) for kind in ("weight", "bias")}
     assert dropped <= default and default - released == dropped
     examples = read_examples(noisy_rows)
-    full = list(grads(folder, examples, resolve(GradsSettings, "released-code", leave_out=())))
-    less = list(grads(folder, examples, resolve(GradsSettings, "released-code")))
+    full = list(grads(folder, examples, settle("grads", "released-code", leave_out=())))
+    less = list(grads(folder, examples, settle("grads", "released-code")))
     for more, fewer in zip(full, less, strict=True):
         assert more.l1_noisy > fewer.l1_noisy
         assert more.norm_norm is not None and fewer.norm_norm is not None and more.norm_norm > fewer.norm_norm
@@ -206,7 +206,7 @@ def test_opt_norms_are_in_the_default_and_out_in_the_released_preset(tiny: Tiny,
 @pytest.mark.parametrize("architecture", ["bert", "gpt_neox", "llama"])
 def test_released_preset_drops_nothing_else(architecture: str, tiny: Tiny) -> None:
     checkpoint = open_checkpoint(str(tiny(architecture, 1)))
-    default, released = (find_tensors(checkpoint, resolve(GradsSettings, p)).parts["all"] for p in PRESETS)
+    default, released = (find_tensors(checkpoint, settle("grads", p)).parts["all"] for p in PRESETS)
     assert default == released
 
 

@@ -1,23 +1,19 @@
 """Help is plain, complete and in one order; mistyped words bring suggestions."""
 
-import dataclasses
-from typing import Any
-
 import pytest
 
-from conftest import Cli
-from mltools import config
-from mltools.cli.reference import EXIT_STATUS, GROUPS, Command, all_commands
-from mltools.cli.registry import HEADINGS, command_names
-from mltools.cli.reference import GROUPS, Command
+from conftest import COMMANDS, Cli
+from mltools.cli.reference import EXIT_STATUS, GROUPS, Command
+from mltools.cli.registry import HEADINGS, headed_commands
+from mltools.spec import flatten
 
 CASES = list(COMMANDS.values())
 NAMES = [command.name for command in CASES]
 
 
 def test_every_command_has_its_heading() -> None:
-    listed = [name for names in HEADINGS.values() for name in names]
-    assert sorted(listed) == sorted(COMMANDS)
+    listed = [name for names in headed_commands().values() for name in names]
+    assert sorted(listed) == sorted(COMMANDS) and all(command.spec.heading in HEADINGS for command in CASES)
 
 
 def test_program_help(cli: Cli) -> None:
@@ -49,7 +45,7 @@ def test_texts(command: Command) -> None:
     first = command.summary.split()[0]
     assert command.summary.endswith(".") and len(command.summary) < 80
     assert first[0].isupper() and not first.endswith("s")  # imperative
-    assert len(command.examples) >= 2 and all("mltools" in example for example in command.examples)
+    assert len(command.spec.examples) >= 2 and all("mltools" in example for example in command.spec.examples)
     assert all(parameter.help.endswith((".", "]")) for parameter in command.parameters)
     assert all(option.flags for option in command.options)
     assert len(command.paragraphs) >= 2 or command.name == "help"
@@ -74,20 +70,13 @@ def test_options_mean_the_same_everywhere() -> None:
     assert {flag for flag, found in texts.items() if len(found) > 1} <= {"-o", "--batch-size", "--per-row", "--resume"}
 
 
-def _settings(name: str) -> Any:
-    return getattr(config, f"{name.title()}Config", None)
-
-
-@pytest.mark.parametrize("command", [c for c in CASES if _settings(c.name)], ids=lambda c: c.name)
+@pytest.mark.parametrize("command", CASES, ids=NAMES)
 def test_defaults_in_help_are_those_of_the_settings(command: Command) -> None:
-    defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(_settings(command.name))}
-    for option in command.options:
-        said = option.help.partition("[default: ")[2].removesuffix("]")
-        default = defaults.get(option.name)
-        of_states = command.name == "probe" and option.name == "batch_size"  # the setting is the probes' own
-        if said and default is not None and not isinstance(default, tuple) and not of_states:
-            kind = type(default)
-            assert kind(said) == default, (option.flags, said, default)
+    """Where a default is written by hand (`default=`), it is the field's own in other words."""
+    for each in flatten(command.spec.settings):
+        said = each.help.partition("[default: ")[2].removesuffix("]")
+        if said and isinstance(each.default, int | float) and not isinstance(each.default, bool):
+            assert type(each.default)(said) == each.default, (each.flag, said, each.default)
 
 
 @pytest.mark.parametrize(

@@ -21,23 +21,23 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from conftest import ARCHITECTURES, save_tiny, toy_rows, write_jsonl
-from mltools.commands.swap import Settings as SwapSettings
-from mltools.commands.retrain import Settings as RetrainSettings
-from mltools.commands.grads import Settings as GradsSettings
 from mltools.commands.finetune import Settings as FinetuneSettings
+from mltools.commands.finetune.work import finetune
+from mltools.commands.grads import Settings as GradsSettings
+from mltools.commands.grads.work import grads
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.retrain.work import retrain
 from mltools.commands.states import Settings as StatesSettings
-from mltools.spec import bare
+from mltools.commands.swap import Settings as SwapSettings
+from mltools.commands.swap.work import SwapResult, swap
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
-from mltools.commands.finetune.work import finetune
-from mltools.commands.grads.work import grads
-from mltools.commands.retrain.work import retrain
 from mltools.model.states import open_for_states, read_table, states
-from mltools.commands.swap.work import SwapResult, swap
+from mltools.spec import bare
 from mltools.windows import Window
 
 TOLERANCE = 1e-5

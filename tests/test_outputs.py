@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from accelerate.state import AcceleratorState
 
-from conftest import Cli, Shell, toy_rows, write_jsonl
-from mltools.cli.registry import command_names
-from mltools.cli.job import columns_of
+from conftest import COMMANDS, Cli, Shell, toy_rows, write_jsonl
+from mltools.cli.driver import record_columns
+from mltools.commands.finetune import work as module
 from mltools.errors import UsageError
 from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, Launched, believed, launched
-from mltools.tools import finetune as module
 
 Tiny = Callable[..., Path]
 ONE = ("--epochs", 1, "-q")
@@ -208,10 +207,10 @@ def test_k6_tags_named_as_a_column_or_not_utf8(cli: Cli, noisy_rows: Path) -> No
     for name, command in COMMANDS.items():
         if not any(parameter.name == "tag" for parameter in command.parameters):
             continue
-        assert "tool" in columns_of(name)
-        for column in columns_of(name):
+        assert "tool" in record_columns(command.spec)
+        for column in record_columns(command.spec):
             with pytest.raises(UsageError, match="is a column of the records already"):
-                parse_tags([f"{column}=1"], columns_of(name))
+                parse_tags([f"{column}=1"], record_columns(command.spec))
     assert cli("swap", "/none", "/none", noisy_rows, "--tag", "reverted=1").code == 2
     assert cli("swap", "/none", "/none", noisy_rows, "--tag", "x=\udcff").code == 2
 

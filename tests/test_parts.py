@@ -10,11 +10,11 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import ARCHITECTURES, Cli
+from mltools.commands.swap.work import take_part, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.commands.swap.work import take_part, window_logits
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.commands.perturb import Settings as PerturbSettings
-from mltools.spec import bare
+from mltools.commands.perturb.work import Count, perturb
 from mltools.draw import keyed_hash, keyed_hashes, ranked
 from mltools.errors import RowsError, UsageError
 from mltools.io.columns import Columns, RowId
 from mltools.io.rewrite import replace_value
 from mltools.io.source import Source
-from mltools.commands.perturb.work import Count, perturb
+from mltools.spec import bare
 
 MLTOOLS = (sys.executable, "-m", "mltools")
 Rows = list[dict[str, Any]]

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.io.records import read_records
-from mltools.tools import plot
+from mltools.commands.plot import work as plot
 from mltools.commands.plot.panels import Bars, Grid, Lines, Marks
 from mltools.commands.plot.text import TextStyle, draw_text, is_dark
+from mltools.io.records import read_records
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 Rows = list[dict[str, Any]]

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, SHARED, Cli, write_jsonl
-from mltools.tools import prepare_rows
-from mltools.commands.prepare.work import cut, filter_reuters, halves
+from mltools.commands.prepare import rows as prepare_rows
 from mltools.commands.prepare.rows import Row
 from mltools.commands.prepare.tasks import TASKS
+from mltools.commands.prepare.work import cut, filter_reuters, halves
 
 GOLDEN = json.loads((CONFORMANCE / "golden.json").read_text())
 PARTS: dict[str, Any] = {

@@ -16,13 +16,9 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.commands.probe import Settings as ProbeSettings
-from mltools.spec import bare
-from mltools.io.source import Source
-from mltools.io.states import open_states
-from mltools.commands.probe.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
-from mltools.model.training import purpose_seed
 from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.commands.probe.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
 from mltools.commands.probe.work import (
     layer_gains,
     memorisation_over_generalisation,
@@ -30,6 +26,10 @@ from mltools.commands.probe.work import (
     probe,
     split_rows,
 )
+from mltools.io.source import Source
+from mltools.io.states import open_states
+from mltools.model.training import purpose_seed
+from mltools.spec import bare
 
 Floats = NDArray[np.float64]
 QUICK = ["--epochs", "12", "--select-after", "4", "--lr", "5e-3", "--seeds", "2"]

@@ -2,25 +2,26 @@
 
 import math
 import sys
-from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import Cli
-from mltools import config
-from mltools.cli.registry import command_names
-from mltools.config import Settings, flag_of, ranges
+from conftest import COMMANDS, Cli
 from mltools.errors import UsageError
 from mltools.ranges import Range
+from mltools.spec import Field, Flag, bare, flatten, value_at
 
-KINDS: list[type[Settings]] = [
-    kind for kind in vars(config).values() if isinstance(kind, type) and issubclass(kind, Settings)
-]
-NUMBERS = [(kind, name) for kind in KINDS for name in ranges(kind)]
-NAMES = [f"{kind.__name__}.{name}" for kind, name in NUMBERS]
+FIELDS = [(command.spec, each) for command in COMMANDS.values() for each in flatten(command.spec.settings)]
+
+
+def range_of(each: Field) -> Range | None:
+    return each.mark.numbers if isinstance(each.mark, Flag) else None
+
+
+NUMBERS = [(spec.settings, each) for spec, each in FIELDS if range_of(each) is not None]
+NAMES = [f"{kind.__module__.rpartition('.')[2]}.{each.name}" for kind, each in NUMBERS]
 ODD = (math.nan, math.inf, -math.inf, -1, -0.5, -1e-300, 1 << 63, 10**400, 1e308, True, "1", 0, 0.5, 1, 1.5, 2)
 
 
@@ -42,28 +43,30 @@ def means(numbers: Range, value: Any) -> bool:
 
 
 def test_every_number_has_a_range() -> None:
-    hints = {kind: get_type_hints(kind) for kind in KINDS}
-    numeric = {(kind, f.name) for kind in KINDS for f in fields(kind) if is_number(hints[kind][f.name])}
-    assert numeric == set(NUMBERS) and len(KINDS) > 10
+    numeric = [each for _, each in FIELDS if isinstance(each.mark, Flag) and is_number(each.kind)]
+    lacking = [each.path for each in numeric if range_of(each) is None and not each.mark.parse and not each.mark.counts]
+    assert len(numeric) > 40 and not lacking
 
 
-@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=NAMES)
+@pytest.mark.parametrize(("kind", "each"), NUMBERS, ids=NAMES)
 @settings(max_examples=30)
 @given(value=st.one_of(st.sampled_from(ODD), st.integers(-3, 3), st.integers(), st.floats()))
-def test_number_in_its_range_or_a_usage_error_that_names_the_flag(kind: type[Settings], name: str, value: Any) -> None:
-    several = "tuple" in str(get_type_hints(kind)[name])
-    given_ = {name: (value,) if several else value}
-    if means(ranges(kind)[name], value):
-        assert getattr(kind(**given_), name) == given_[name]
+def test_number_in_its_range_or_a_usage_error_that_names_the_flag(kind: type[Any], each: Field, value: Any) -> None:
+    numbers = range_of(each)
+    assert numbers is not None
+    given_ = (value,) if each.repeats else value
+    if means(numbers, value):
+        assert value_at(bare(kind, **{each.name: given_}), each.path) == given_
         return
     with pytest.raises(UsageError) as caught:
-        kind(**given_)
-    assert str(caught.value).startswith(f"{flag_of(name)} {value}: write a ")
+        bare(kind, **{each.name: given_})
+    assert str(caught.value).startswith(f"{each.flag} {value}: write a ")
 
 
-def test_defaults_and_what_was_released_lie_in_range() -> None:
-    for kind in KINDS:
-        kind(**{**kind.RELEASED, "preset": "released-code"})
+def test_what_was_released_lies_in_range() -> None:
+    for command in COMMANDS.values():
+        if not callable(command.spec.released):
+            bare(command.spec.settings, **command.spec.released)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +107,3 @@ def test_k6_numbers_are_checked_before_anything_is_read(cli: Cli, words: str) ->
     result = cli(*words.split(), "-q")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
     assert "Traceback" not in result.err and "fault" not in result.err
-
-
-def test_options_say_no_range_of_their_own() -> None:
-    """Ranges stand in the settings: typer's own min and max would be a second place."""
-    for command in COMMANDS.values():
-        for hint in get_type_hints(command.function, include_extras=True).values():
-            for info in get_args(hint)[1:]:
-                assert getattr(info, "min", None) is None and getattr(info, "max", None) is None, command.name

@@ -13,9 +13,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, toy_rows, write_jsonl
-from mltools.commands.swap import Settings as SwapSettings
 from mltools.commands.retrain import Settings as RetrainSettings
-from mltools.spec import bare
+from mltools.commands.retrain.work import retrain, split_rows
+from mltools.commands.swap import Settings as SwapSettings
+from mltools.commands.swap.work import swap
 from mltools.errors import RowsError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import WindowRecord
@@ -25,8 +26,7 @@ from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.training import epoch_batches
-from mltools.commands.retrain.work import retrain, split_rows
-from mltools.commands.swap.work import swap
+from mltools.spec import bare
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Cli, toy_rows, write_jsonl
 from mltools.io.kinds import amount, column, fraction, record_kinds
-from mltools.cli.schema import of_type, schema, schema_names
+from mltools.schemas import of_type, schema, schema_names
 
 Tiny = Callable[..., Path]
 Validator = jsonschema.Draft202012Validator

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from conftest import CONFORMANCE, SHARED, Cli, write_jsonl
-from mltools.commands.score.work import accuracy_at, reciprocal_rank
 from mltools.analysis.statistics import wilson
+from mltools.commands.score.work import accuracy_at, reciprocal_rank
 
 FIGURES = SHARED / "paper" / "figures.json"
 

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file, save_file
 
 from conftest import ARCHITECTURES, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.commands.states import Settings as StatesSettings
-from mltools.spec import bare
 from mltools.errors import RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
@@ -24,6 +23,7 @@ from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.states import open_for_states, read_table, states
+from mltools.spec import bare
 
 Tiny = Callable[..., Path]
 BERT = CONFORMANCE / "bert-questions"
@@ -99,7 +99,7 @@ def test_parts_join_without_a_seam(
     tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = extract(tiny(), noisy_rows, tmp_path / "s.safetensors")
-    monkeypatch.setattr("mltools.tools.states.PART_ROWS", 7)
+    monkeypatch.setattr("mltools.model.states.PART_ROWS", 7)
     parts = extract(tiny(), noisy_rows, tmp_path / "p.safetensors")
     assert whole.keys() == parts.keys()
     for name, values in whole.items():

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
+from mltools.commands.swap.work import SwapResult, swap, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
-from mltools.commands.swap.work import SwapResult, swap, window_logits
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     import polars
 
 
-
 class Results(list[Any]):
     """The records of a call, in their order."""
 
@@ -19,3 +18,9 @@ class Results(list[Any]):
         import polars
 
         return polars.DataFrame([as_row(record) for record in self], infer_schema_length=None)
+
+
+def as_row(record: Any) -> dict[str, Any]:
+    """Give a record's columns, and those of its group if it comes with them."""
+    own, group = record if isinstance(record, tuple) else (record, {})
+    return {**(own if isinstance(own, dict) else vars(own)), **group}

@@ -228,9 +228,9 @@ class Run:
         found: dict[str, Output] = {}
         for each in self.fields.values():
             path = self.get(each.name)
-            if isinstance(each.mark, Flag) and (may := each.mark.writes) and path is not None:
-                if each.name != "out" or str(path) != STDIN:
-                    found[each.name] = Output(each.mark.names[0], path, may.endings, may.plain, may.folder)
+            may = each.mark.writes if isinstance(each.mark, Flag) else None
+            if may is not None and path is not None and (each.name, str(path)) != ("out", STDIN):
+                found[each.name] = Output(each.flag, path, may.endings, may.plain, may.folder)
         more = self.spec.outputs(self.settings) if self.spec.outputs is not None else ()
         return {**found, **{f"{each.option} {each.path}": each for each in more}}
 

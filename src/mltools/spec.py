@@ -335,6 +335,26 @@ class CommandSpec:
     shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
 
+    def settle(self, given: Mapping[str, Any], *, without_operands: bool = False) -> Any:
+        """Build the settings: what was given, else the preset's, else the defaults; and see that they go together.
+
+        Args:
+            given: values, or words of the command line, by the settings' own names.
+            without_operands: leave the operands empty, for callers that hand the opened things over.
+
+        Raises:
+            UsageError: a value out of range, or settings that do not go together.
+        """
+        released: Mapping[str, Any] = {}
+        if given.get("preset") == "released-code":
+            released = self.released(given) if callable(self.released) else self.released
+        if without_operands:
+            return bare(self.settings, **{**released, **given})
+        settings = rebuild(self.settings, {**released, **given})
+        if self.check is not None:
+            self.check(settings, given)
+        return settings
+
 
 def one_of(option: str, value: str, choices: Sequence[str]) -> str:
     """Check that a value is one of the choices, and suggest the nearest.

@@ -6,7 +6,7 @@ Usage errors, wrong rows and unusable checkpoints (statuses 2-5) come before any
 import contextlib
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -23,7 +23,7 @@ from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, launched
 from mltools.run import Run
 from mltools.sinks import RecordSink
-from mltools.spec import CommandSpec, Field, rebuild
+from mltools.spec import CommandSpec, Field
 from mltools.sweep import finished
 
 
@@ -34,7 +34,7 @@ def drive(name: str, given: dict[str, Any]) -> None:
         MltoolsError: whatever went wrong; usage, rows and checkpoints before any work.
     """
     spec = command_spec(name)
-    run = Run(name, spec, settle(spec, given), command_line())
+    run = Run(name, spec, spec.settle(given), command_line())
     check(run)
     share(run)
     work = spec.work()
@@ -48,21 +48,6 @@ def drive(name: str, given: dict[str, Any]) -> None:
     finish(run, written)
 
 
-def settle(spec: CommandSpec, given: dict[str, Any]) -> Any:
-    """Build the settings: what was given, else the preset's, else the defaults; and see that they go together.
-
-    Raises:
-        UsageError: a value out of range, or settings that do not go together.
-    """
-    released: Mapping[str, Any] = {}
-    if given.get("preset") == "released-code":
-        released = spec.released(given) if callable(spec.released) else spec.released
-    settings = rebuild(spec.settings, {**released, **given})
-    if spec.check is not None:
-        spec.check(settings, given)
-    return settings
-
-
 def check(run: Run) -> None:
     """Check outputs and tags, before anything is opened.
 
@@ -71,9 +56,13 @@ def check(run: Run) -> None:
     """
     inputs = [name for each in run.fields.values() if each.mark.opens for name in named(run, each)]
     check_outputs(list(run.outputs().values()), inputs, force=run.force)
+    run.tags = parse_tags(run.get("tag", ()), record_columns(run.spec))
+
+
+def record_columns(spec: CommandSpec) -> set[str]:
+    """Name the columns of all records that a command writes."""
     kinds = record_kinds()
-    taken = {column.name for kind in run.spec.writes for column in fields(kinds[kind])}
-    run.tags = parse_tags(run.get("tag", ()), taken)
+    return {column.name for kind in spec.writes for column in fields(kinds[kind])}
 
 
 def named(run: Run, each: Field) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag, Operand
 from mltools.windows import check_width, format_layers
 
@@ -18,7 +19,9 @@ class Settings:
     """
 
     layers: Annotated[int, Operand("LAYERS", "Number of layers of the model.")]
-    width: Annotated[int | None, Flag("--width", metavar="N", help="Only windows of N layers.")] = None
+    width: Annotated[int | None, Flag("--width", metavar="N", numbers=whole(1), help="Only windows of N layers.")] = (
+        None
+    )
 
 
 def windows(n_layers: int, width: int | None = None) -> Iterator[str]:

@@ -22,7 +22,7 @@ from mltools.options import (
     TrainingOptions,
 )
 from mltools.ranges import Range
-from mltools.spec import CommandSpec, Flag, Writes
+from mltools.spec import CommandSpec, Flag
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ SPEC = CommandSpec(
     rank=30,
     examples=(
         "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
-        "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > clean-epochs.jsonl",
+        "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > "
+        "clean-epochs.jsonl",
         "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text "
         "text,text_pair",
     ),

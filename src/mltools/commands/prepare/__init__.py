@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from mltools.errors import UsageError
 from mltools.options import FileOptions, PresetName, Seed
 from mltools.ranges import whole
-from mltools.spec import CommandSpec, Flag, Operand, Writes
+from mltools.spec import CommandSpec, Flag, Operand
 
 
 def task_names() -> list[str]:

@@ -22,8 +22,8 @@ from mltools.commands.prepare.tasks import TASKS, TOPICS, PaperTask
 from mltools.draw import ranked
 from mltools.errors import RowsError, UsageError
 from mltools.io.rows import shown
-from mltools.options import one_of
 from mltools.run import Run
+from mltools.spec import one_of
 
 TRAIN_SHARE = 0.8
 REUTERS_TOPICS = 8

@@ -68,7 +68,8 @@ SPEC = CommandSpec(
     examples=(
         "mltools retrain noisy/ model/ noisy.jsonl > retrain.jsonl",
         "mltools retrain noisy/ model/ noisy.jsonl --resume retrain.jsonl >> retrain.jsonl",
-        "mltools windows 6 --width 5 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} >> retrain.jsonl",
+        "mltools windows 6 --width 5 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} "
+        ">> retrain.jsonl",
     ),
     counted="windows",
     writes=("window", "work"),
