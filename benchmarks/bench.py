@@ -296,7 +296,12 @@ def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
         )
 
     timing, _ = compare(
-        "retrain", bench, lambda: list(retrain(base, fresh, bench.examples, config=config)), other, repeats, warm_ups=0
+        "retrain",
+        bench,
+        lambda: list(retrain(base, fresh, bench.examples, settings=config)),
+        other,
+        repeats,
+        warm_ups=0,
     )
     timing.notes = f"all windows, {config.epochs} epochs each"
     if evaluate:

@@ -357,7 +357,7 @@ def test_retrain_finds_the_planted_layers(planted: Planted) -> None:
     noisy = open_checkpoint(str(planted.noisy))
     pretrained = open_checkpoint(str(planted.pretrained), fresh_head=noisy.labels)
     config = bare(RetrainSettings, learning_rate=1e-3, batch_size=14)
-    records = list(retrain(noisy, pretrained, read_examples(planted.rows), config=config))
+    records = list(retrain(noisy, pretrained, read_examples(planted.rows), settings=config))
     scores = layer_scores({(r.start, r.end): r.memorisation_error for r in records}, LAYERS)
     assert best(scores, 2) == set(planted.layers)
 

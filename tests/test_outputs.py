@@ -204,7 +204,7 @@ def test_k6_tags_that_cannot_be_meant(cli: Cli, noisy_rows: Path, tags: list[str
 
 
 def test_k6_tags_named_as_a_column_or_not_utf8(cli: Cli, noisy_rows: Path) -> None:
-    for name, command in COMMANDS.items():
+    for command in COMMANDS.values():
         if not any(parameter.name == "tag" for parameter in command.parameters):
             continue
         assert "tool" in record_columns(command.spec)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import CONFORMANCE, Cli, write_jsonl
+from conftest import CONFORMANCE, Cli, settle, write_jsonl
 from mltools.commands.perturb import Settings as PerturbSettings
 from mltools.commands.perturb.work import Count, perturb
 from mltools.draw import keyed_hash, keyed_hashes, ranked
@@ -337,7 +337,7 @@ def golden() -> Iterator[Any]:
 
 
 def released(labels: Sequence[int], **changes: Any) -> Rows:
-    config = resolve(PerturbSettings, "released-code", **changes)
+    config = settle("perturb", "released-code", **changes)
     data = "".join(json.dumps({"label": label}) + "\n" for label in labels).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

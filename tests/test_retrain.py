@@ -12,10 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, toy_rows, write_jsonl
+from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, settle, toy_rows, write_jsonl
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain, split_rows
-from mltools.commands.swap import Settings as SwapSettings
 from mltools.commands.swap.work import swap
 from mltools.errors import RowsError
 from mltools.io.examples import Examples, read_examples
@@ -82,9 +81,9 @@ def test_without_learning_it_is_swapping(part: str, tiny: Tiny, noisy_rows: Path
     """At a learning rate of 0 the window is PRETRAINED's as it is, and all else is NOISY's."""
     noisy, other = (open_checkpoint(str(tiny("gpt_neox", seed))) for seed in (1, 2))
     examples = read_examples(noisy_rows)
-    swapped = {r.window: r for r in swap(noisy, other, examples, config=resolve(SwapSettings, "paper", part=part))}
-    config = resolve(RetrainSettings, "paper", part=part, epochs=1, learning_rate=0.0)
-    for record in retrain(noisy, other, examples, config=config):
+    swapped = {r.window: r for r in swap(noisy, other, examples, settings=settle("swap", "paper", part=part))}
+    config = settle("retrain", "paper", part=part, epochs=1, learning_rate=0.0)
+    for record in retrain(noisy, other, examples, settings=config):
         assert record.part == part
         assert record.noisy_accuracy == swapped[record.window].noisy_accuracy
         assert record.reverted == swapped[record.window].reverted
@@ -157,7 +156,7 @@ def test_b14_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows:
         yield from steps
         moved.update(name for name, tensor in base.model.state_dict().items() if not torch.equal(tensor, start[name]))
 
-    config = resolve(RetrainSettings, "paper", epochs=1, learning_rate=1e-3, **changes)
+    config = settle("retrain", "paper", epochs=1, learning_rate=1e-3, **changes)
     (record,) = retrain(base, fresh, read_examples(noisy_rows), [Window((2, 4))], config, watch=watch)
     window = {name for name, part in base.parts.items() if part in (2, 4)}
     if config.part == "mlp":
@@ -233,7 +232,7 @@ def test_cached_equals_uncached(architecture: str, tiny: Tiny, noisy_rows: Path)
             noisy,
             other,
             noisy_rows,
-            resolve(RetrainSettings, "paper", epochs=2, learning_rate=1e-3, frozen_dropout=not keep),
+            settle("retrain", "paper", epochs=2, learning_rate=1e-3, frozen_dropout=not keep),
             Window((3,)),
         )
         for keep in (True, False)
@@ -390,7 +389,7 @@ def test_windows_that_all_start_at_a_layer_share_the_states(tiny: Tiny, noisy_ro
     """Applications of a sweep: the states below each start once, then what is above it, trained on and measured."""
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     config = bare(RetrainSettings, epochs=1)
-    list(retrain(base, fresh, read_examples(noisy_rows), config=config))
+    list(retrain(base, fresh, read_examples(noisy_rows), settings=config))
     below = sum(48 * (start - 1) for start in range(1, 5))
     above = sum((28 + 48) * (4 - window.start + 1) for window in all_windows(4))
     assert base.runner.applications == below + above
