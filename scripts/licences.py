@@ -52,7 +52,7 @@ def askers() -> dict[str, set[str]]:
     """Give each package that is installed with mltools, and those that ask for it."""
     known = pinned()
     asked: dict[str, set[str]] = {}
-    waiting = [(PROJECT, EXTRAS)]
+    waiting: list[tuple[str, tuple[str, ...]]] = [(PROJECT, EXTRAS)]
     while waiting:
         asker, extras = waiting.pop()
         for name in needs(asker, extras) & known:
@@ -65,11 +65,11 @@ def askers() -> dict[str, set[str]]:
 def licence(package: Distribution) -> str:
     """Give the licence as the package's metadata name it: the expression, the name, or the classifiers."""
     metadata = package.metadata
-    if expression := metadata.get("License-Expression"):
-        return str(expression)
-    named = metadata.get("License") or ""
+    if expressions := metadata.get_all("License-Expression"):
+        return str(expressions[0])
+    named = "".join(metadata.get_all("License") or [])
     if named and "\n" not in named and len(named) <= LONGEST and not named.startswith("Copyright"):
-        return str(named)
+        return named
     classifiers = metadata.get_all("Classifier") or []
     names = [text.rpartition(" :: ")[2] for text in classifiers if text.startswith("License ::")]
     return ", ".join(names) or "not named"

@@ -95,7 +95,9 @@ def test_constraints_pin_all_that_is_installed() -> None:
     assert len(pins) == len(lines)
     rows = re.findall(r"^\| ([a-z]\S*) \|", (ROOT / "docs/licences.md").read_text(), flags=re.M)
     assert set(rows) - {"package"} <= set(pins)
-    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["plot"] + PROJECT["optional-dependencies"]["dev"]
+    wanted = (
+        PROJECT["dependencies"] + PROJECT["optional-dependencies"]["plot"] + PROJECT["optional-dependencies"]["dev"]
+    )
     assert names(wanted) - {"mltools"} <= set(pins)
     for name in ("torch", "transformers"):
         (bound,) = [re.findall(r"<(\d+)\.(\d+)$", text) for text in PROJECT["dependencies"] if names([text]) == {name}]
@@ -106,7 +108,9 @@ def test_constraints_pin_all_that_is_installed() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install '.[docs]'")
 def test_site_has_no_dead_link(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "scripts/site.py", tmp_path / "site"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "scripts/site.py", tmp_path / "site"], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert {"index.html", "docs/index.html", "docs/tutorial.html", "docs/commands/swap.html"} <= {
         path.relative_to(tmp_path / "site").as_posix() for path in (tmp_path / "site").rglob("*.html")
