@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from conftest import Cli
 from mltools import config
 from mltools.cli.app import COMMANDS
-from mltools.config import Settings, flag_of, ranges
+from mltools.config import Settings, flag_of, ranges_of
 from mltools.errors import UsageError
 from mltools.ranges import Range
 
 KINDS: list[type[Settings]] = [
     kind for kind in vars(config).values() if isinstance(kind, type) and issubclass(kind, Settings)
 ]
-NUMBERS = [(kind, name) for kind in KINDS for name in ranges(kind)]
+NUMBERS = [(kind, name) for kind in KINDS for name in ranges_of(kind)]
 NAMES = [f"{kind.__name__}.{name}" for kind, name in NUMBERS]
 ODD = (math.nan, math.inf, -math.inf, -1, -0.5, -1e-300, 1 << 63, 10**400, 1e308, True, "1", 0, 0.5, 1, 1.5, 2)
 
@@ -53,7 +53,7 @@ def test_every_number_has_a_range() -> None:
 def test_number_in_its_range_or_a_usage_error_that_names_the_flag(kind: type[Settings], name: str, value: Any) -> None:
     several = "tuple" in str(get_type_hints(kind)[name])
     given_ = {name: (value,) if several else value}
-    if means(ranges(kind)[name], value):
+    if means(ranges_of(kind)[name], value):
         assert getattr(kind(**given_), name) == given_[name]
         return
     with pytest.raises(UsageError) as caught:
@@ -88,6 +88,7 @@ def test_defaults_and_what_was_released_lie_in_range() -> None:
         "swap /none /none --threads 10000",
         "swap /none /none --threads 0",
         "swap /none /none --batch-size 0",
+        "swap /none /none --batch-size ²",
         "retrain /none /none --batch-size 0",
         "generalise /none --runs 0",
         "generalise /none --run 0",
@@ -96,6 +97,7 @@ def test_defaults_and_what_was_released_lie_in_range() -> None:
         "probe /none --select-after -1",
         "correlate /none --resamples -1",
         "score /none --truth 1 -k 0",
+        "score /none --truth 1 -k 2,²",
         "windows 0",
         "windows 3 --width 9",
     ],

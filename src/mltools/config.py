@@ -32,7 +32,7 @@ class Settings:
         Raises:
             UsageError: a number outside its range, or not finite.
         """
-        for name, numbers in ranges(type(self)).items():
+        for name, numbers in ranges_of(type(self)).items():
             numbers.check(flag_of(name), getattr(self, name))
 
 
@@ -45,7 +45,7 @@ def flag_of(name: str) -> str:
     return FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
-def ranges(kind: type[Settings]) -> dict[str, Range]:
+def ranges_of(kind: type[Settings]) -> dict[str, Range]:
     """Give the range of each number among the settings of a tool, by its field."""
     hints = get_type_hints(kind, include_extras=True)
     found = {name: [item for item in get_args(hint)[1:] if isinstance(item, Range)] for name, hint in hints.items()}

@@ -13,7 +13,7 @@ from mltools import console
 from mltools.config import PARTS, Preset, TrainingConfig, choices
 from mltools.errors import UsageError
 from mltools.io.columns import LabelType
-from mltools.ranges import THREADS, Range
+from mltools.ranges import THREADS, Range, read_whole
 
 TagValue = str | int | float | bool
 
@@ -222,9 +222,10 @@ def parse_batch_size(text: str) -> int | None:
     """Read `--batch-size`: a number, or None for `auto`."""
     if text == "auto":
         return None
-    if not text.isdigit() or int(text) < 1:
+    number = read_whole(text)
+    if not number:
         raise UsageError(f'--batch-size "{text}": write a number from 1, or auto')
-    return int(text)
+    return number
 
 
 def parse_names(text: str | None) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from mltools.cli import job
 from mltools.cli.app import command
 from mltools.config import ScoreConfig
 from mltools.errors import UsageError
+from mltools.ranges import read_whole
 from mltools.windows import parse_layers
 
 
@@ -56,7 +57,8 @@ def score(
 def _numbers(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ScoreConfig.k
-    names = options.parse_names(text) or ()
-    if not all(name.isdigit() and int(name) > 0 for name in names):
+    numbers = [read_whole(name) for name in options.parse_names(text) or ()]
+    found = tuple(dict.fromkeys(number for number in numbers if number))
+    if not all(numbers):
         raise UsageError(f'-k "{text}": write numbers from 1, e.g. 1,2')
-    return tuple(dict.fromkeys(int(name) for name in names))
+    return found
