@@ -69,7 +69,7 @@ def is_taken(path: Path) -> bool:
     """Say whether something is there that an output would replace; an empty folder is nothing."""
     if path.is_dir():
         return any(path.iterdir())
-    return os.path.lexists(path) and not is_device(path)
+    return path.exists() and not is_device(path)
 
 
 def _check_name(output: Output) -> None:
@@ -126,7 +126,7 @@ def _check_input(output: Output, path: Path) -> None:
         return
     if output.folder:
         raise UsageError(f"{output.path} lies in the input {path}; write to another path")
-    if is_checkpoint_file(output.path.name) or os.path.lexists(output.path):
+    if is_checkpoint_file(output.path.name) or output.path.exists():
         raise UsageError(f"{output.path} lies in the input {path}, as what is read there does; give it another name")
 
 
