@@ -184,6 +184,8 @@ def test_where_an_output_can_go(tmp_path: Path) -> None:
     assert "is a file; name a folder" in refused(Output("-o", file.path, folder=True))
     assert "File name too long" in refused(Output("-o", tmp_path / ("n" * 250)))
     assert "only records go to stdout" in refused(Output("--save", Path("-")))
+    (tmp_path / "to nothing").symlink_to("nothing")
+    check_outputs([Output("-o", tmp_path / "to nothing")], [], force=False)
     (tmp_path / "dangling").symlink_to(none / "file")
     assert "make it first" in refused(Output("-o", tmp_path / "dangling"))
 

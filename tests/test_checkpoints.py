@@ -492,8 +492,10 @@ def test_saving_twice_gives_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
 def test_saving_over_what_is_no_checkpoint(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").touch()
-    with pytest.raises(MltoolsError, match="is there and is no checkpoint"):
-        save_checkpoint(open_checkpoint(str(tiny("bert", 1))), tmp_path / "precious", Provenance("test", {}))
+    checkpoint = open_checkpoint(str(tiny("bert", 1)))
+    for replace in (False, True):
+        with pytest.raises(MltoolsError, match="is there by now; what this run made is kept as"):
+            save_checkpoint(checkpoint, tmp_path / "precious", Provenance("test", {}), replace=replace)
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 

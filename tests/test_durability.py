@@ -244,7 +244,7 @@ def test_full_disk_leaves_the_old_output(
     old = folder / name
     if name in ("mixed", "out"):
         old.mkdir()
-        (old / "config.json").write_text("old")
+        (old / "mltools.json").write_text("old")
     else:
         old.write_text("old")
     before = content(old)

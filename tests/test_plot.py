@@ -404,7 +404,12 @@ def test_without_matplotlib_pictures_are_refused_and_text_is_not(
         ),
         (("heatmap",), [], 3, "no records came in"),
         (("matrix",), [], 3, "no records came in"),
-        (("heatmap", "-o", "figure.gif"), SMALL, 2, "figure.gif: a picture's name ends in .pdf, .png or .svg"),
+        (
+            ("heatmap", "-o", "figure.gif"),
+            SMALL,
+            2,
+            "-o figure.gif: the name of such a file ends in .pdf, .png or .svg",
+        ),
         (("layers", "--value", "x"), SMALL, 2, "--value is for heatmap, not for layers"),
         (("heatmap", "--overlay", "x"), SMALL, 2, "--overlay is for layers, not for heatmap"),
         (("layers", "--overlay", "x"), layers([1.0]), 2, '--overlay x: no such tag in "grads"'),

@@ -55,6 +55,11 @@ def whole(low: int, high: int = LARGEST) -> Range:
     return Range(low, high, whole=True)
 
 
+def read_whole(text: str) -> int | None:
+    """Read a whole number from 0 up, of ASCII digits; None if it is none, or longer than any that is used."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
 Count = Annotated[int, whole(1, (1 << 31) - 1)]
 OptionalCount = Annotated[int | None, whole(1, (1 << 31) - 1)]
 Seed = Annotated[int, whole(0)]

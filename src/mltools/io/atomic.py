@@ -118,7 +118,7 @@ def _name_folder(temporary: Path, path: Path) -> bool:
 def _keep(temporary: Path, path: Path, name: Callable[[Path, Path], bool]) -> NoReturn:
     """Keep what cannot have its name under the next one that is free, and say so."""
     kept = next(kept for n in count(1) if name(temporary, kept := path.with_name(f"{path.name}.kept-{n}")))
-    raise UsageError(f"{path} is there, made while this ran; what this run made is kept as {kept}")
+    raise UsageError(f"{path} is there by now; what this run made is kept as {kept}")
 
 
 AT_FDCWD = -100

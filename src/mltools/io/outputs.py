@@ -1,5 +1,6 @@
 """What a command may write where: all of its outputs against all of its inputs, before any work is done."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def check_outputs(outputs: Sequence[Output], inputs: Iterable[str | Path], *, fo
     Raises:
         UsageError: an output has a name that its kind cannot have, cannot be written, is there already, is another
             output too, or is, holds or lies in an input.
+        OSError: nothing can be written there.
     """
     for output in outputs:
         _check_name(output)
@@ -69,7 +71,7 @@ def is_taken(path: Path) -> bool:
     """Say whether something is there that an output would replace; an empty folder is nothing."""
     if path.is_dir():
         return any(path.iterdir())
-    return os.path.lexists(path) and not is_device(path)
+    return path.exists() and not is_device(path)
 
 
 def _check_name(output: Output) -> None:
@@ -105,7 +107,8 @@ def _check_place(output: Output, force: bool) -> None:
     if not place.is_dir():
         raise UsageError(f"{path}: no folder {folder if not folder.is_dir() else place}; make it first")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: {place} cannot be written to; choose another path")
+        number = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(number, os.strerror(number), str(path))
     check_name(path)
 
 
@@ -126,7 +129,7 @@ def _check_input(output: Output, path: Path) -> None:
         return
     if output.folder:
         raise UsageError(f"{output.path} lies in the input {path}; write to another path")
-    if is_checkpoint_file(output.path.name) or os.path.lexists(output.path):
+    if is_checkpoint_file(output.path.name) or output.path.exists():
         raise UsageError(f"{output.path} lies in the input {path}, as what is read there does; give it another name")
 
 

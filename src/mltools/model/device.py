@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from mltools.errors import UsageError
+from mltools.ranges import THREADS, read_whole
 
 NARROW = 512
 """Up to this width, one thread is faster than several on a busy machine: the products are too small to share."""
@@ -46,9 +47,9 @@ def set_threads(threads: int | None, width: int) -> int:
         width: hidden width of the model.
     """
     if threads is None:
-        given = os.environ.get("OMP_NUM_THREADS", "")
+        given = read_whole(os.environ.get("OMP_NUM_THREADS", ""))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = int(given) if given.isdigit() and int(given) else 1 if width <= NARROW else min(cores, 8)
+        threads = given if given and THREADS.holds(given) else 1 if width <= NARROW else min(cores, 8)
     torch.set_num_threads(threads)
     return threads
 
