@@ -239,7 +239,7 @@ def test_raise_rate_resumes_in_a_later_attempt(
     records = run("broken")
     next(records), next(records)
     records.close()
-    assert (state_folder(tmp_path / "broken") / "memorised").exists()
+    assert (state_folder(tmp_path / "broken") / "attempt-2" / "memorised").exists()
     assert list(run("broken", resume=True)) == whole
     one, other = weights(tmp_path / "whole" / "memorised"), weights(tmp_path / "broken" / "memorised")
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -203,19 +203,22 @@ def finetune(
             provenance=task.provenance,
             watch=_watch,
         )
-        last = None
-        for record in records:
-            writer.write(record)
-            last = record
+        attempts = 0
+        for last in records:
+            writer.write(last)
+            attempts = max(attempts, last.attempt)
     task.finish(
         checkpoint=str(out),
         rows=len(examples),
         epochs=config.epochs,
         target=config.target,
-        noisy_accuracy=last.noisy_accuracy if last else None,
-        clean_accuracy=last.clean_accuracy if last else None,
-        aux_accuracy=last.aux_accuracy if last else None,
-        attempts=last.attempt if last and last.attempt > 1 else None,
+        noisy_accuracy=last.noisy_accuracy,
+        clean_accuracy=last.clean_accuracy,
+        train_accuracy=last.train_accuracy,
+        memorised_epoch=last.memorised_epoch or "never",
+        aux_accuracy=last.aux_accuracy,
+        attempts=attempts if attempts > 1 else None,
+        kept_attempt=last.attempt if attempts > 1 else None,
     )
 
 

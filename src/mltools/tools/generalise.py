@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from accelerate.utils import set_seed
 from numpy.typing import NDArray
 
 from mltools.config import GeneraliseConfig
@@ -18,10 +17,10 @@ from mltools.draw import ranked
 from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import HalfRecord
-from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
+from mltools.model.heads import open_for_training
 from mltools.model.inference import self_check
 from mltools.model.tasks import Task, make_task
 from mltools.model.training import accelerator_for, purpose_seed
@@ -64,10 +63,9 @@ def generalise(
     names = class_names(examples)
     for number, split in enumerate(splits, start=1):
         own = dataclasses.replace(config, seed=purpose_seed(config.seed, "half split", split))
-        set_seed(purpose_seed(own.seed, "head") % 2**32)
         accelerator = accelerator_for(device or torch.device("cpu"), config.precision)
         place = accelerator.device if accelerator.num_processes > 1 else device
-        checkpoint = open_checkpoint(pretrained, device=place, fresh_head=names, blocks=blocks)
+        checkpoint = open_for_training(pretrained, names, own.seed, device=place, blocks=blocks)
         set_threads(threads, checkpoint.width)
         inside = half(examples, config.seed, split)
         task = make_task(checkpoint, examples, examples.labels, own, accelerator, rows=inside)
