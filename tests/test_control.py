@@ -208,16 +208,16 @@ def test_b09_resume_with_aux_is_bit_exact(
 
 
 def test_raise_rate_is_a_run_at_the_higher_rate(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    arguments = ("finetune", tiny("bert"), noisy_rows, "--epochs", 1)
-    raised = cli(*arguments, "-o", tmp_path / "raised", "--lr", 1e-4, "--raise-lr")
-    assert [record["attempt"] for record in raised.records] == [1, 2, 3, 4]
-    assert "training accuracy" in raised.err and "attempts=4" in raised.err
-    direct = cli(*arguments, "-o", tmp_path / "direct", "--lr", 8e-4)
+    arguments = ("finetune", tiny("bert"), noisy_rows, "--epochs", 2)
+    raised = cli(*arguments, "-o", tmp_path / "raised", "--lr", 3e-4, "--raise-lr")
+    assert [record["attempt"] for record in raised.records] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert "training accuracy" in raised.err and "attempts=4 kept_attempt=4" in raised.err
+    direct = cli(*arguments, "-o", tmp_path / "direct", "--lr", 24e-4)
     assert raised.records[-1] == {**direct.records[-1], "attempt": 4}
     one, other = weights(tmp_path / "raised"), weights(tmp_path / "direct")
     assert all(torch.equal(one[name], other[name]) for name in one)
     facts = json.loads((tmp_path / "raised" / "mltools.json").read_text())["facts"]
-    assert facts["attempts"] == 4 and facts["learning_rate"] == pytest.approx(8e-4)
+    assert facts["attempts"] == 4 and facts["learning_rate"] == pytest.approx(24e-4)
 
 
 def test_raise_rate_stops_once_the_rows_are_fitted(tiny: Tiny, tmp_path: Path) -> None:

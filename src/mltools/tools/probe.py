@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from mltools import console
 from mltools.config import ProbeConfig, ProbeTarget
 from mltools.draw import ranked
-from mltools.errors import RowsError
+from mltools.errors import RowsError, TrainingError
 from mltools.io.columns import RowId
 from mltools.io.kinds import EventRecord, ProbeRecord
 from mltools.io.rows import shown
 from mltools.io.states import States
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes
+from mltools.model.probes import Diverged, Ints, Job, Progress, Split, Target, f1_scores, train_probes
 
 Floats = NDArray[np.float64]
 
@@ -68,6 +68,7 @@ def probe(
 
     Raises:
         RowsError: no noisy rows or one class; a class that is absent from a split; other rows in the baseline.
+        TrainingError: a probe diverges.
     """
     splits = split_rows(states.rows.ids, config)
     below = _baseline_scores(states, baseline, splits, config, device) if baseline is not None else {}
@@ -227,6 +228,9 @@ def run_probes(
     config: ProbeConfig = ProbeConfig(),
     device: torch.device | None = None,
     progress: Progress | None = None,
+    *,
+    name: str | None = None,
+    first_layer: int = 0,
 ) -> list[Scores]:
     """Train a probe for each layer, seed and target, and measure it on the test rows.
 
@@ -237,12 +241,14 @@ def run_probes(
         config: targets, probe, schedule.
         device: where to train; CPU by default.
         progress: wraps the epochs.
+        name: where the values are from, for messages; `states` by default.
+        first_layer: which layer the first of them is.
 
     Returns:
         One a target.
 
     Raises:
-        RowsError: as `probe`.
+        RowsError, TrainingError: as `probe`.
     """
     targets = [_target(states, name, config) for name in config.targets]
     for target in targets:
@@ -253,7 +259,14 @@ def run_probes(
         predicted = _train_linear(values, splits, targets, jobs)
     else:
         tensor = torch.from_numpy(values).to(device or torch.device("cpu"))
-        predicted = train_probes(tensor, splits, targets, jobs, config, progress)
+        try:
+            predicted = train_probes(tensor, splits, targets, jobs, config, progress)
+        except Diverged as error:
+            layer, seed = first_layer + error.job.layer, splits[error.job.split].seed
+            raise TrainingError(
+                f"{name or states.name}: the probe for {config.targets[error.job.target]} of layer {layer}, "
+                f"seed {seed}, diverged (its numbers are not finite any more); lower --lr"
+            ) from None
     noisy = np.stack([states.rows.noisy[split.test] for split in splits])
     shaped = predicted.reshape(*sizes, -1)
     return [
@@ -278,7 +291,8 @@ def _baseline_scores(
             f"{baseline.name}: not the rows of {states.name} ({found}); take both states from the same rows"
         )
     values = baseline.layer(1)[np.array(order, dtype=np.int64)]
-    return {scores.target: scores.all[0] for scores in run_probes(states, values[None], splits, config, device)}
+    found = run_probes(states, values[None], splits, config, device, name=baseline.name, first_layer=1)
+    return {scores.target: scores.all[0] for scores in found}
 
 
 def _target(states: States, name: ProbeTarget, config: ProbeConfig) -> Target:
