@@ -115,8 +115,8 @@ def _fault(claim: str, printed: str) -> str | None:
 def _holds(value: Any, sign: str, claimed: str, within: str | None) -> bool:
     wanted = json.loads(claimed)
     if isinstance(value, bool | str | None) or isinstance(wanted, bool | str | None):
-        return sign == "=" and type(value) is type(wanted) and value == wanted
+        return bool(sign == "=" and type(value) is type(wanted) and value == wanted)
     if sign == "=":
         digits = len(claimed.partition(".")[2])
-        return abs(value - wanted) <= (float(within) if within else 0.5 * 10**-digits) + 1e-9
+        return bool(abs(value - wanted) <= (float(within) if within else 0.5 * 10**-digits) + 1e-9)
     return bool(value > wanted if sign == ">" else value < wanted)

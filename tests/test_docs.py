@@ -175,7 +175,7 @@ def test_readme_main_job_memorises(shell: Shell, tmp_path: Path) -> None:
 
 
 def check_picture(swept: list[dict[str, Any]], drawn: str) -> None:
-    """Compare README's heat map, and what it says of it, with a sweep; training is not the same to the bit elsewhere."""
+    """Compare README's heat map, and what it says of it, with a sweep; training differs a little elsewhere."""
     (picture,) = blocks(README, "text")
     shown, found = (list(map(int, re.findall(r"\d+", text))) for text in (picture, drawn))
     assert shown == pytest.approx(found, abs=10)

@@ -291,8 +291,8 @@ def _baseline_scores(
             f"{baseline.name}: not the rows of {states.name} ({found}); take both states from the same rows"
         )
     values = baseline.layer(1)[np.array(order, dtype=np.int64)]
-    found = run_probes(states, values[None], splits, config, device, name=baseline.name, first_layer=1)
-    return {scores.target: scores.all[0] for scores in found}
+    all_scores = run_probes(states, values[None], splits, config, device, name=baseline.name, first_layer=1)
+    return {scores.target: scores.all[0] for scores in all_scores}
 
 
 def _target(states: States, name: ProbeTarget, config: ProbeConfig) -> Target:
