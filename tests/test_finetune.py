@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import Cli, make_tokenizer, toy_rows, write_jsonl
+from conftest import LABELS, Cli, make_tokenizer, save_tiny, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.commands.finetune import work as module
+from mltools.commands.finetune.outcome import shortfall
+from mltools.commands.finetune.state import state_folder
 from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
@@ -77,9 +79,53 @@ def test_memorised_checkpoint(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: 
     assert result.records[-1]["train_accuracy"] is not None
 
 
-def test_b52_memorised_never_reached_is_said(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "n", "--epochs", 1)
-    assert result.code == 0 and "never passed 0.993" in result.err and not (tmp_path / "n" / "memorised").exists()
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), ("nothing is memorised", "guessing 0.25", "0.9 is asked for", "there is no memorised/", "higher --lr")),
+        (("--target", "original_label"), ("the rows are not learnt", "against original_label", "higher --lr")),
+        (("--freeze", "all-layers"), ("nothing is memorised", "as is meant for a frozen baseline")),
+    ],
+)
+def test_k1_a_training_that_reached_nothing_is_said_once(
+    options: tuple[str, ...], words: tuple[str, ...], cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """One note and a summary that say what was reached; resuming the finished run says both again."""
+    arguments = ("finetune", tiny("bert", 3), noisy_rows, "-o", tmp_path / "n", "--epochs", 1, *options)
+    for resume in ((), ("--resume",)):
+        result = cli(*arguments, *resume)
+        assert result.code == 0 and not (tmp_path / "n" / "memorised").exists()
+        (note,) = (line for line in result.err.splitlines() if words[0] in line)
+        assert all(word in note for word in words)
+        (last,) = result.records
+        assert last["kept"] is True and last["memorised"] is False and last["memorised_epoch"] is None
+        reached = (f"{name}={last[name]:.4g}" for name in ("noisy_accuracy", "clean_accuracy", "train_accuracy"))
+        assert all(word in result.err.splitlines()[-1] for word in (*reached, "memorised_epoch=never"))
+
+
+def test_shortfall_asks_for_nine_noisy_rows_in_ten() -> None:
+    def said(noisy: float | None, epoch: int | None = None, **settings: Any) -> str | None:
+        reached = {name: 0 for name in ("epoch", "epochs", "step", "learning_rate", "loss", "n_noisy", "n_clean")}
+        unknown = dict.fromkeys(("n_validation", "validation_loss", "validation_accuracy", "validation_macro_f1"))
+        record = EpochRecord(
+            **{**reached, **unknown},  # type: ignore[arg-type]
+            tool="finetune",
+            noisy_accuracy=noisy,
+            clean_accuracy=1.0,
+            train_accuracy=0.98,
+            train_macro_f1=0.97,
+            memorised=epoch is not None,
+            memorised_epoch=epoch,
+        )
+        return shortfall(record, bare(FinetuneSettings, **settings), n_classes=5)
+
+    assert "nothing is memorised" in (said(0.89) or "") and "guessing 0.20" in (said(0.89) or "")
+    assert "no memorised/" not in (said(0.89, epoch=3) or "")
+    for noisy in (0.9, 1.0, None):
+        assert said(noisy, epoch=3) is None
+        assert said(noisy, target="original_label") is None
+        assert "never passed 0.993 (last: 0.980)" in (said(noisy) or "")
+    assert "macro-f1 never passed 0.993 (last: 0.970)" in (said(1.0, memorised_metric="macro-f1") or "")
 
 
 def test_clean_run_shares_batches_and_head(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
@@ -234,6 +280,117 @@ def test_non_finite_loss_stops_with_the_rows(cli: Cli, tiny: Tiny, noisy_rows: P
     assert not (tmp_path / "m").exists()
 
 
+def test_k2_a_training_that_diverges_at_its_last_step_stops(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """Its losses were finite; the model is not any more, and its accuracy would be that of class 0."""
+    options = ("--epochs", 1, "--batch-size", 48, "--lr", 1e30, "--warmup", 0)
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *options)
+    assert result.code == 1 and "the training diverged" in result.err and "lower --lr" in result.err
+    assert not result.out and not (tmp_path / "m").exists()
+
+
+# -- the head -----------------------------------------------------------------------------------------
+
+
+def test_a_head_for_other_classes_is_not_gone_on_from(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Of the same size, but in another order, without names, or of another size: a fresh head, the same each time."""
+    heads = {}
+    for name, labels in {
+        "same": LABELS,
+        "turned": LABELS[::-1],
+        "nameless": tuple(f"LABEL_{i}" for i in range(4)),
+        "more": (*LABELS, "ENTY"),
+    }.items():
+        start = save_tiny(tmp_path / f"start-{name}", "bert", labels=labels)
+        result = cli("finetune", start, noisy_rows, "-o", tmp_path / name, "--epochs", 1, "--lr", 0)
+        assert result.code == 0, result.err
+        assert ("training starts from a fresh one" in result.err) == (name in ("turned", "nameless")), result.err
+        assert ("training goes on from it" in result.err) == (name == "same")
+        heads[name] = weights(tmp_path / name)["classifier.weight"]
+    assert torch.equal(heads["same"], weights(tmp_path / "start-same")["classifier.weight"])
+    assert not torch.equal(heads["turned"], weights(tmp_path / "start-turned")["classifier.weight"])
+    assert torch.equal(heads["turned"], heads["nameless"]) and heads["more"].shape == (4, 32)
+
+
+def test_numbered_classes_are_those_of_numbers(cli: Cli, tmp_path: Path) -> None:
+    start = save_tiny(tmp_path / "start", "bert", labels=("LABEL_0", "LABEL_1"))
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"text": "who", "label": i % 2} for i in range(4)])
+    result = cli("finetune", start, rows, "-o", tmp_path / "m", "--epochs", 1)
+    assert result.code == 0 and "training goes on from it" in result.err
+
+
+# -- several attempts ---------------------------------------------------------------------------------
+LATER_IS_WORSE = {"learning_rate": 3e-3, "epochs": 2, "raise_rate": True, "memorised_at": 0.3}
+
+
+def test_k2_raise_rate_keeps_the_best_attempt(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier attempt that fitted the rows better is the one that is written, and reported last."""
+    monkeypatch.setattr(module, "RAISE_BY", 1e-6)  # later attempts learn nothing
+    arguments = ("finetune", tiny("bert"), noisy_rows, "--epochs", 2, "--memorised-at", 0.3)
+    raised = cli(*arguments, "-o", tmp_path / "raised", "--lr", 3e-3, "--raise-lr")
+    assert raised.code == 0, raised.err
+    records = raised.records
+    assert [(r["attempt"], r["epoch"]) for r in records[:-1]] == [(a, e) for a in range(1, 5) for e in (1, 2)]
+    assert [r["kept"] for r in records] == [False] * 8 + [True]
+    assert records[-1] == {**records[1], "kept": True}
+    assert records[1]["train_accuracy"] > max(r["train_accuracy"] for r in records[2:8])
+    assert "attempt 1 (--lr 0.003) fits the rows best" in raised.err
+    assert "attempts=4 kept_attempt=1" in raised.err.splitlines()[-1]
+    direct = cli(*arguments, "-o", tmp_path / "direct", "--lr", 3e-3)
+    assert direct.records[-1] == records[-1]
+    for folder in (Path(), Path("memorised")):
+        one, other = weights(tmp_path / "raised" / folder), weights(tmp_path / "direct" / folder)
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    facts = json.loads((tmp_path / "raised" / "mltools.json").read_text())["facts"]
+    assert (facts["attempts"], facts["attempt"], facts["learning_rate"]) == (4, 1, 3e-3)
+    assert facts["memorised_epoch"] == records[-1]["memorised_epoch"] is not None
+    assert not state_folder(tmp_path / "raised").exists()
+
+
+def test_k2_an_attempt_that_diverges_leaves_the_best_one(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RAISE_BY", 1e33)
+    options = ("--epochs", 1, "--lr", 1e-3, "--raise-lr")
+    result = cli("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", *options)
+    assert result.code == 0 and "attempt 2 is given up: " in result.err
+    assert [(r["attempt"], r["kept"]) for r in result.records] == [(1, False), (1, True)]
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(tmp_path / "m").values())
+
+
+@pytest.mark.parametrize("steps", [11, 12, 13, 24, 25, 37, 47])
+def test_k2_raise_rate_resumes_to_the_same_bytes(
+    steps: int, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the first attempt, which is the best, at the edge to the next one, or in one that is worse."""
+    monkeypatch.setattr(module, "RAISE_BY", 1e-6)
+    monkeypatch.setattr(module, "SAVE_EVERY_SECONDS", 0.0)
+
+    def again(out: str, resume: bool = False) -> Any:
+        config = bare(FinetuneSettings, **LATER_IS_WORSE)  # type: ignore[arg-type]
+        return finetune(str(tiny("bert")), read_examples(noisy_rows), tmp_path / out, config, resume=resume)
+
+    whole = list(again("whole"))
+    update, calls = Training.update, {"n": 0}
+
+    def dying(self: Training, *arguments: Any) -> float:
+        if calls["n"] == steps:
+            raise SystemError("killed")
+        calls["n"] += 1
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Training, "update", dying)
+    with pytest.raises(SystemError):
+        list(again("broken"))
+    monkeypatch.setattr(Training, "update", update)
+    assert list(again("broken", resume=True)) == whole
+    assert same_files(tmp_path / "whole", tmp_path / "broken")
+    assert not state_folder(tmp_path / "broken").exists()
+
+
 def test_b08_micro_batches_give_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step cut into parts of 3, 3 and 1 rows has the mean loss and gradient of all 7."""
     torch.manual_seed(0)
@@ -271,7 +428,7 @@ def test_b13_a_half_precision_model_is_trained_and_saved_in_float32(
     AutoModelForSequenceClassification.from_pretrained(tiny("bert", 7)).half().save_pretrained(half)
     make_tokenizer().save_pretrained(half)
     result = cli("finetune", half, noisy_rows, "-o", tmp_path / "m", *FAST)
-    assert result.code == 0 and "has a head for 4 classes" in result.err
+    assert result.code == 0 and "has a head for these 4 classes; training goes on from it" in result.err
     assert {tensor.dtype for tensor in weights(tmp_path / "m").values()} == {torch.float32}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
 from mltools.commands.generalise import Settings as GeneraliseSettings
@@ -57,6 +59,23 @@ def test_splits_are_work_items(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     assert first["dataset"] == "toy" and first["classes"] == 4 and len(both.records) == 96
     assert sum(record["inside"] for record in both.records) == 48
     assert cli(*command, "--run", 1, "--seed", 2).records[0]["probability"] != first["probability"]
+
+
+def test_k1_a_trained_head_is_never_gone_on_from(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Whatever head the checkpoint has, for these classes or none: the head is fresh, so the records are the same."""
+    start = tiny("distilbert")
+    turned, bare = tmp_path / "turned", tmp_path / "bare"
+    for folder in (turned, bare):
+        shutil.copytree(start, folder)
+    tensors = load_file(start / "model.safetensors")
+    head = {name: tensor for name, tensor in tensors.items() if not name.startswith("distilbert.")}
+    assert set(head) == {f"{part}.{kind}" for part in ("pre_classifier", "classifier") for kind in ("weight", "bias")}
+    save_file(tensors | {name: 3 - tensor for name, tensor in head.items()}, turned / "model.safetensors")
+    found = [cli("generalise", model, noisy_rows, *FAST, "--runs", 1) for model in (start, turned)]
+    one, other = ([{**record, "run": None} for record in result.records] for result in found)
+    assert found[0].code == 0 and one == other
+    save_file({name: tensors[name] for name in tensors.keys() - head.keys()}, bare / "model.safetensors")
+    assert cli("generalise", bare, noisy_rows, *FAST, "--runs", 1).code == 0
 
 
 def test_rows_in_another_order_give_the_same(tiny: Tiny, tmp_path: Path) -> None:

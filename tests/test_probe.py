@@ -16,9 +16,17 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
+from mltools.commands.probe import Settings as ProbeSettings
+from mltools.spec import bare
 from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
+from mltools.commands.probe.work import (
+from mltools.io.source import Source
+from mltools.io.states import open_states
+from mltools.commands.probe.probes import Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
+from mltools.model.training import purpose_seed
+from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.commands.probe.work import (
     layer_gains,
     memorisation_over_generalisation,
@@ -246,6 +254,31 @@ def test_conformance_band(tmp_path: Path, cli: Cli) -> None:
     refused = cli("probe", folder / "noisy", folder / "noisy.jsonl")
     assert refused.code == 3 and "noisy rows (16 of 120 rows): none among the 12 validation rows of" in refused.err
     assert "about 44 of them are needed, so 330 rows like these; or accept it with --allow-absent" in refused.err
+
+
+def test_k2_probes_that_diverge_are_no_probes(cli: Cli, tmp_path: Path) -> None:
+    """The first layer and seed whose numbers leave the floats is named."""
+    hidden, label, original = told_rows()
+    path = save_states(tmp_path / "s", hidden, label, original)
+    result = cli("probe", path, *QUICK, "--lr", 1e30, "--seed", 3)
+    assert result.code == 1 and not result.out
+    assert f"{path}: the probe for noise of layer 0, seed 3, diverged" in result.err and "lower --lr" in result.err
+    hidden[:, 2] = np.copysign(3e38, hidden[:, 2])  # sums of these overflow
+    one = save_states(tmp_path / "one", hidden, label, original)
+    result = cli("probe", one, *QUICK, "--seed", 3)
+    assert result.code == 1 and f"{one}: the probe for noise of layer 2, seed 3, diverged" in result.err
+    hidden[:, 1] = hidden[:, 2]
+    baseline = save_states(tmp_path / "baseline", hidden, label, original)
+    result = cli("probe", path, *QUICK, "--baseline", baseline)
+    assert result.code == 1 and f"{baseline}: the probe for noise of layer 1, seed 1, diverged" in result.err
+
+
+def test_k2_a_probe_that_diverges_in_its_last_step_is_seen_too() -> None:
+    states, splits, targets = training_case()
+    config = bare(ProbeSettings, epochs=1, batch_size=128, learning_rate=1e30)
+    with pytest.raises(Diverged) as found:
+        train_probes(states, splits, targets, [Job(1, 1, 0), Job(1, 1, 1)], config)
+    assert found.value.job == Job(1, 1, 0)
 
 
 def test_baseline(cli: Cli, tmp_path: Path) -> None:

@@ -6,21 +6,18 @@ names of their fields (`learning_rate`, `max_length`). Nothing is written but wh
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltools.cli.registry import command_spec
 from mltools.errors import UsageError
-from mltools.io.records import Records
-from mltools.io.source import Source
 from mltools.run import Run
 from mltools.spec import Operand, flatten
 
 if TYPE_CHECKING:
     import polars
 
-    from mltools.io.examples import Examples
 
 
 class Results(list[Any]):

@@ -49,11 +49,17 @@ class EpochRecord:
     validation_loss: float | None = amount("mean cross-entropy on validation rows, nats; null without")
     validation_accuracy: float | None = fraction("accuracy on validation rows; null without")
     validation_macro_f1: float | None = fraction("macro-averaged F1 on validation rows; null without")
-    memorised: bool = column("whether the `memorised` criterion has been met by now")
+    memorised: bool = column("whether the `memorised` criterion has been met by now, in this attempt")
     n_aux: int | None = amount("auxiliary training rows; null without --aux", None)
     aux_loss: float | None = amount("mean auxiliary cross-entropy over the epoch; null without --aux", None)
     aux_accuracy: float | None = fraction("accuracy on auxiliary training rows; null if not measured", None)
     attempt: int = amount("attempt of the run, from 1; each further one of --raise-lr has twice the rate", 1)
+    memorised_epoch: int | None = amount("first epoch of the attempt that met the criterion; null before", None)
+    kept: bool | None = column(
+        "whether the checkpoint holds the model after this epoch: true in the last record alone, which is an earlier "
+        "one once more where --raise-lr did best in an earlier attempt; null in records of the first version",
+        None,
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mltools.draw import ranked
-from mltools.errors import CheckpointError, UsageError
+from mltools.errors import CheckpointError, TrainingError, UsageError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.model.batches import Encoded
@@ -208,8 +208,15 @@ def second_head(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
 
 
 def measure(checkpoint: Checkpoint, encoded: Encoded, targets: NDArray[np.int64]) -> "Scores":
-    """Classify all rows in eval mode and compare with their targets."""
-    return Scores(predict(checkpoint.runner, encoded, np.arange(len(encoded)), None), targets)
+    """Classify all rows in eval mode and compare with their targets.
+
+    Raises:
+        TrainingError: logits that are not finite, which the last steps of a training can lead to.
+    """
+    logits = predict(checkpoint.runner, encoded, np.arange(len(encoded)), None)
+    if not np.isfinite(logits).all():
+        raise TrainingError("the training diverged: the model's logits are not finite any more; lower --lr")
+    return Scores(logits, targets)
 
 
 class Scores:

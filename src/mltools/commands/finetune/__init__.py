@@ -31,7 +31,9 @@ class Settings:
 
     Reads rows with `label` (and `original_label`, `noisy` from perturb), trains, and writes the checkpoint DIR; in it
     memorised/, the checkpoint of the first epoch whose training accuracy passes .993. Writes one record an epoch to
-    stdout. With --target original_label the same file and seed give the clean model: same batches, same fresh head.
+    stdout; the last one says what the checkpoint reached, and a note if it memorised nothing. With --target
+    original_label the same file and seed give the clean model: same batches, same fresh head (or, with a note, the
+    head that PRETRAINED has for these very classes).
     With --aux, ROWS change only what --freeze leaves, and the other rows change everything but the embeddings, so
     that memorisation is known to lie in the layers left: the control set-up. Runs under torchrun too.
     """
@@ -71,7 +73,7 @@ class Settings:
         bool,
         Flag(
             "--raise-lr",
-            help="Rerun at twice the rate, at most 3 times, while final training accuracy is not above .99.",
+            help="Rerun at twice the rate, at most 3 times, while final accuracy is not above .99; keep the best.",
         ),
     ] = False
     memorised_at: Annotated[
@@ -131,9 +133,8 @@ SPEC = CommandSpec(
     heading="Rows and models",
     rank=30,
     examples=(
-        "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 10 --lr 3e-4 > noisy-epochs.jsonl",
-        "mltools finetune model/ noisy.jsonl -o clean/ --epochs 10 --lr 3e-4 --target original_label > "
-        "clean-epochs.jsonl",
+        "mltools finetune model/ noisy.jsonl -o noisy/ --epochs 16 --lr 3e-4 --batch-size 16 > noisy-epochs.jsonl",
+        "mltools finetune model/ noisy.jsonl -o clean/ --epochs 16 --lr 3e-4 --batch-size 16 --target original_label",
         "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text "
         "text,text_pair",
     ),

@@ -1,7 +1,7 @@
 """What a run of `finetune` keeps on disk, beside its checkpoint: all that is needed to go on after a stop.
 
-The state is the progress, the weights and the moments, and θ_M1 once it is reached. It is written whole, so that
-a run killed at any moment finds the last one.
+The state is the progress, the weights and the moments. It is written whole, so that a run killed at any moment
+finds the last one. θ_M1 and, where `--raise-lr` goes on after it, the end of an attempt are in the attempt's folder.
 """
 
 import contextlib
@@ -54,6 +54,10 @@ def finished_facts(out: Path, fingerprint: str) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) and facts.get("fingerprint") == fingerprint else None
 
 
+OURS = (STATE, f".{STATE}.*", "attempt-*", ".attempt-*", MEMORISED, f".{MEMORISED}.*", ".tmp*")
+"""What a run keeps in its folder, and what one that was killed left half written, by safetensors too (`.tmp…`)."""
+
+
 class SavedState:
     """The state of an unfinished run for the checkpoint `out`."""
 
@@ -63,11 +67,12 @@ class SavedState:
         self._fingerprint = fingerprint
         self._lock: int | None = None
 
-    @property
-    def memorised(self) -> Path | None:
-        """The checkpoint θ_M1, if it has been written."""
-        path = self.folder / MEMORISED
-        return path if path.exists() else None
+    def memorised(self, attempt: int) -> Path:
+        """Where θ_M1 of an attempt is kept until the run is done."""
+        return self._attempt(attempt) / MEMORISED
+
+    def _attempt(self, attempt: int) -> Path:
+        return self.folder / f"attempt-{attempt}"
 
     def check(self, *, resume: bool, force: bool) -> None:
         """Refuse to start over an unfinished run, unless it is resumed or may be thrown away.
@@ -106,7 +111,7 @@ class SavedState:
 
     def discard(self) -> None:
         """Remove all that is ours, but not the folder itself, which holds the lock."""
-        for path in [path for name in (STATE, MEMORISED) for path in _files(self.folder, name)]:
+        for path in [path for pattern in OURS for path in self.folder.glob(pattern)]:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def failed(self, error: Exception) -> MltoolsError:
@@ -127,11 +132,24 @@ class SavedState:
 
     def save(self, progress: Progress, trainings: Sequence[Training]) -> None:
         """Write progress, weights and moments of the trainings, which may share weights."""
-        self.folder.mkdir(exist_ok=True)
+        self._save(self.folder, progress, trainings)
+
+    def save_attempt(self, progress: Progress, trainings: Sequence[Training]) -> None:
+        """Write the end of an attempt, which may turn out to be the best one."""
+        self._save(self._attempt(progress.attempt), progress, trainings)
+
+    def forget_attempts(self, kept: int) -> None:
+        """Remove what there is of earlier attempts than the present one, but for the best of them."""
+        for path in self.folder.glob("attempt-*"):
+            if path != self._attempt(kept):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _save(self, folder: Path, progress: Progress, trainings: Sequence[Training]) -> None:
+        folder.mkdir(exist_ok=True)
         steps = [training.step for training in trainings]
         meta = {**dataclasses.asdict(progress), "steps": steps, "fingerprint": self._fingerprint}
         tensors = {name: tensor for training in trainings for name, tensor in training.state().items()}
-        write_tensors(self.folder / STATE, tensors, json.dumps(meta, sort_keys=True), replace=True)
+        write_tensors(folder / STATE, tensors, json.dumps(meta, sort_keys=True), replace=True)
 
     def progress(self) -> Progress:
         """Read how far the run was; at its beginning if it was killed before the first save.
@@ -149,31 +167,23 @@ class SavedState:
         del meta["steps"]
         return Progress(**meta)
 
-    def restore(self, trainings: Sequence[Training]) -> None:
-        """Put the saved weights and moments back, if there are any."""
-        meta = self._meta()
+    def restore(self, trainings: Sequence[Training], attempt: int | None = None) -> None:
+        """Put saved weights and moments back, if there are any: the last ones, or those that an attempt ended with."""
+        folder = self.folder if attempt is None else self._attempt(attempt)
+        meta = self._meta(folder)
         if meta is None:
             return
-        with open_tensors(self.folder / STATE) as file:
+        with open_tensors(folder / STATE) as file:
             names = set(file.keys())
             for training, step in zip(trainings, meta["steps"], strict=True):
                 training.restore(int(step), lambda name: file.get_tensor(name) if name in names else None)
 
-    def _meta(self) -> dict[str, Any] | None:
-        path = self.folder / STATE
+    def _meta(self, folder: Path | None = None) -> dict[str, Any] | None:
+        path = (folder or self.folder) / STATE
         return read_metadata(path) if path.exists() else None
 
-    def write_memorised(self, checkpoint: Checkpoint, provenance: Provenance) -> None:
-        """Keep θ_M1 until the run is done."""
-        self.folder.mkdir(exist_ok=True)
-        with atomic_folder(self.folder / MEMORISED, replace=True) as folder:
+    def write_memorised(self, checkpoint: Checkpoint, provenance: Provenance, attempt: int) -> None:
+        """Keep θ_M1 of an attempt until the run is done."""
+        self._attempt(attempt).mkdir(exist_ok=True)
+        with atomic_folder(self.memorised(attempt), replace=True) as folder:
             write_checkpoint(checkpoint, folder, provenance)
-
-    def forget_memorised(self) -> None:
-        """Remove θ_M1 of an attempt that is given up."""
-        shutil.rmtree(self.folder / MEMORISED, ignore_errors=True)
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    """Name a file of the state, and what a killed run left half written of it."""
-    return [folder / name, *folder.glob(f".{name}.*")]

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from mltools import console
 from mltools.commands.finetune import Settings
-from mltools.commands.finetune.state import MEMORISED, Progress, SavedState, finished_facts
+from mltools.commands.finetune.state import Progress, SavedState, finished_facts
 from mltools.errors import TrainingError, UsageError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
@@ -35,11 +34,11 @@ from mltools.io.provenance import Provenance, plain
 from mltools.io.source import Source
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint, check_unchanged
-from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.classes import class_names, target_indices
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
+from mltools.model.heads import open_for_training
 from mltools.model.inference import self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
 from mltools.model.training import accelerator_for, purpose_seed
@@ -106,7 +105,9 @@ def finetune(
     if facts is not None:
         console.warn(f"{out} is finished already; nothing left to do")
         run.state.discard_finished()
-        yield from (EpochRecord(**record) for record in facts.get("epochs", []))
+        records = [EpochRecord(**record) for record in facts.get("epochs", [])]
+        yield from records
+        run.say_outcome(records[-1])
         return
     if resume and is_taken(out) and not force:
         raise UsageError(f"{out} is there, of a run with other settings or rows; replace it with --force")
@@ -192,19 +193,20 @@ class _Run:
                 self.state.discard()
         self._load()
         if resume:
-            self.state.restore([task.training for task in self.tasks])
+            self.state.restore(self._trainings)
 
     def _load(self) -> None:
         """Open the pre-trained model with fresh heads and fresh optimisers."""
         settings = self.settings
         training = replace(settings.training, learning_rate=self._rate)
         same = {"seed": settings.seed, "max_length": settings.max_length}
-        set_seed(purpose_seed(settings.seed, "head") % 2**32)
-        names = class_names(self.examples)
-        checkpoint = open_checkpoint(self.pretrained, device=self.device, fresh_head=names, blocks=self.blocks)
+        checkpoint = open_for_training(
+            *(self.pretrained, class_names(self.examples), settings.seed),
+            device=self.device,
+            blocks=self.blocks,
+            keep_head=True,
+        )
         checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
-        if not checkpoint.fresh:
-            console.warn(f"{self.pretrained} has a head for {len(names)} classes; training goes on from it")
         check_unchanged(checkpoint, self.provenance, "pretrained")
         set_threads(self.threads, checkpoint.width)
         self.main = make_task(
@@ -225,8 +227,11 @@ class _Run:
 
     @property
     def _rate(self) -> float:
-        """Peak learning rate of this attempt."""
-        return self.settings.training.learning_rate * float(RAISE_BY) ** (self.progress.attempt - 1)
+        return self._rate_of(self.progress.attempt)
+
+    def _rate_of(self, attempt: int) -> float:
+        """Peak learning rate of an attempt."""
+        return self.settings.training.learning_rate * float(RAISE_BY) ** (attempt - 1)
 
     def _encode(self, checkpoint: Checkpoint, examples: Examples) -> tuple[Encoded, NDArray[np.int64]]:
         targets = target_indices(self._labels(examples), checkpoint.labels, examples)
@@ -238,10 +243,27 @@ class _Run:
         """Run all epochs that are left, again at a higher rate where that is asked for, and write the checkpoint."""
         yield from (EpochRecord(**record) for record in self.progress.records)
         with deferred_stop() as stop:
-            yield from self._epochs(watch, stop)
-            while self._raise_rate():
+            yield from self._attempts(watch, stop)
+            kept = self._best()
+            if not kept["kept"]:
+                kept = {**kept, "kept": True}
+                self.progress.records.append(kept)
+                yield EpochRecord(**kept)
+            self._write(EpochRecord(**kept))
+
+    def _attempts(self, watch: Watch | None, stop: Stop) -> Iterator[EpochRecord]:
+        """Train, and anew at twice the rate while that is asked for and the rows are not fitted."""
+        while True:
+            try:
                 yield from self._epochs(watch, stop)
-            self._write()
+            except TrainingError as error:
+                if self.progress.attempt == 1:
+                    raise
+                console.warn(f"attempt {self.progress.attempt} is given up: {error}")
+                return
+            if not self._goes_on(self.progress.records[-1]):
+                return
+            self._raise_rate()
 
     def _epochs(self, watch: Watch | None, stop: Stop) -> Iterator[EpochRecord]:
         while self.progress.epoch <= self.settings.training.epochs:
@@ -251,18 +273,26 @@ class _Run:
                 self._save_state()
                 stop.check()
 
-    def _raise_rate(self) -> bool:
-        """Start anew at a higher rate, if that is asked for and the last one was too low to fit the rows."""
-        accuracy = self.progress.records[-1]["train_accuracy"]
-        if not self.settings.raise_rate or accuracy > ENOUGH or self.progress.attempt > MOST_RAISES:
-            return False
-        rate = self._rate
-        if self.accelerator.is_main_process:
-            self.state.forget_memorised()
+    def _goes_on(self, last: dict[str, Any]) -> bool:
+        """Whether another attempt follows the one that ended so: the rate was too low to fit the rows."""
+        raises = self.settings.raise_rate and self.progress.attempt <= MOST_RAISES
+        return raises and not last["train_accuracy"] > ENOUGH
+
+    def _raise_rate(self) -> None:
+        """Start anew at a higher rate; the end of the attempt is kept if it is the best so far."""
+        last, best, rate = self.progress.records[-1], self._best(), self._rate
+        if last is best and self.accelerator.is_main_process:
+            self.state.save_attempt(self.progress, self._trainings)
         self.progress = Progress(self.progress.attempt + 1, records=self.progress.records)
+        accuracy = last["train_accuracy"]
         console.warn(f"training accuracy {accuracy:.4f} at --lr {rate:g} is not above {ENOUGH}: now {self._rate:g}")
         self._load()
-        return True
+        self._save_state()
+        if self.accelerator.is_main_process:
+            self.state.forget_attempts(best["attempt"])
+
+    def _best(self) -> dict[str, Any]:
+        return best_end(self.progress.records, self.settings)
 
     def _epoch(self, watch: Watch | None, stop: Stop) -> None:
         batches = self._batches()
@@ -327,13 +357,19 @@ class _Run:
         record = self._measure()
         if record.memorised and progress.memorised_epoch is None:
             progress.memorised_epoch = progress.epoch
+            record = replace(record, memorised_epoch=progress.epoch)
             if self.settings.target == "label" and self.accelerator.is_main_process:
                 facts = {"memorised_epoch": progress.memorised_epoch}
-                self.state.write_memorised(self.main.checkpoint, replace(self.provenance, facts=facts))
-        progress.records.append(dataclasses.asdict(record))
+                self.state.write_memorised(
+                    self.main.checkpoint, replace(self.provenance, facts=facts), progress.attempt
+                )
+        found = dataclasses.asdict(record)
+        progress.records.append(found)
+        if progress.epoch == self.settings.training.epochs and found is self._best() and not self._goes_on(found):
+            found["kept"] = True
         progress.epoch, progress.batch = progress.epoch + 1, 0
         progress.loss_sum = progress.aux_loss_sum = 0.0
-        return record
+        return EpochRecord(**found)
 
     def _measure(self) -> EpochRecord:
         progress, settings, main = self.progress, self.settings, self.main
@@ -364,6 +400,8 @@ class _Run:
             aux_loss=progress.aux_loss_sum / n_aux if n_aux else None,
             aux_accuracy=self.tasks[1].scores().accuracy if n_aux and always else None,
             attempt=progress.attempt,
+            memorised_epoch=progress.memorised_epoch,
+            kept=False,
         )
 
     def _is_memorised(self, scores: Scores) -> bool:
@@ -373,40 +411,52 @@ class _Run:
 
     # -- files ----------------------------------------------------------------------------------------
 
+    @property
+    def _trainings(self) -> list[Training]:
+        return [task.training for task in self.tasks]
+
     def _save_state(self) -> None:
         if self.accelerator.is_main_process:
-            self.state.save(self.progress, [task.training for task in self.tasks])
+            self.state.save(self.progress, self._trainings)
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, kept: EpochRecord) -> dict[str, Any]:
         return {
             "fingerprint": self.fingerprint,
             "attempts": self.progress.attempt,
-            "learning_rate": self._rate,
-            "memorised_epoch": self.progress.memorised_epoch,
+            "attempt": kept.attempt,
+            "learning_rate": self._rate_of(kept.attempt),
+            "memorised_epoch": kept.memorised_epoch,
             "epochs": self.progress.records,
         }
 
-    def _write(self) -> None:
-        if self.settings.target == "label" and self.progress.memorised_epoch is None:
-            measured = (r["train_accuracy"] or 0.0 for r in self.progress.records)
-            console.warn(
-                f"training {self.settings.memorised_metric} never passed {self.settings.memorised_at} (best accuracy "
-                f"{max(measured, default=0.0):.3f}): there is no {MEMORISED}/; train longer or with a higher --lr"
-            )
-        if self.accelerator.is_main_process:
-            self._write_checkpoint()
-            self.state.discard()
+    def _write(self, kept: EpochRecord) -> None:
+        self.say_outcome(kept)
+        if not self.accelerator.is_main_process:
+            return
+        if kept.attempt != self.progress.attempt:
+            rate = self._rate_of(kept.attempt)
+            console.warn(f"attempt {kept.attempt} (--lr {rate:g}) fits the rows best: it is the one kept")
+            self.state.restore(self._trainings, kept.attempt)
+        reached = kept.memorised_epoch is not None and self.settings.target == "label"
+        memorised = self.state.memorised(kept.attempt) if reached else None
+        self._write_checkpoint(kept, memorised)
+        self.state.discard()
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, kept: EpochRecord, memorised: Path | None) -> None:
         """Write the checkpoint; if that fails, keep the training."""
-        provenance = replace(self.provenance, facts=self._facts())
+        provenance = replace(self.provenance, facts=self._facts(kept))
         try:
-            extra = self.state.memorised
-            save_checkpoint(self.main.checkpoint, self.out, provenance, extra=extra, replace=self.force)
+            save_checkpoint(self.main.checkpoint, self.out, provenance, memorised, replace=self.force)
         except (OSError, SafetensorError) as error:  # the latter is what safetensors makes of a full disk
             with contextlib.suppress(OSError, SafetensorError):  # then the state saved last is the one to go on from
                 self._save_state()
             raise self.state.failed(error) from error
+
+    def say_outcome(self, kept: EpochRecord) -> None:
+        """Say so if what was to be memorised, or learnt, was not."""
+        message = shortfall(kept, self.settings, n_classes=len(class_names(self.examples)))
+        if message is not None:
+            console.warn(message)
 
 
 def items(run: Run) -> list[WorkItem]:
@@ -423,7 +473,7 @@ def run(run: Run) -> Iterator[EpochRecord]:
     def watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
         return run.track(steps, total, "steps", label)
 
-    last = None
+    attempts = 0
     for last in finetune(
         settings.pretrained,
         run.rows,
@@ -439,16 +489,20 @@ def run(run: Run) -> Iterator[EpochRecord]:
         provenance=run.provenance,
         watch=watch,
     ):
+        attempts = max(attempts, last.attempt)
         yield last
     run.report(
         checkpoint=str(settings.folder),
         rows=len(run.rows),
         epochs=settings.training.epochs,
         target=settings.target,
-        noisy_accuracy=last.noisy_accuracy if last else None,
-        clean_accuracy=last.clean_accuracy if last else None,
-        aux_accuracy=last.aux_accuracy if last else None,
-        attempts=last.attempt if last and last.attempt > 1 else None,
+        noisy_accuracy=last.noisy_accuracy,
+        clean_accuracy=last.clean_accuracy,
+        train_accuracy=last.train_accuracy,
+        memorised_epoch=last.memorised_epoch or "never",
+        aux_accuracy=last.aux_accuracy,
+        attempts=attempts if attempts > 1 else None,
+        kept_attempt=last.attempt if attempts > 1 else None,
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import set_seed
 from numpy.typing import NDArray
 
 from mltools.commands.generalise import Settings
@@ -21,10 +20,10 @@ from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import GeneralisationScoreRecord, HalfRecord
 from mltools.io.writer import write_table
-from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
+from mltools.model.heads import open_for_training
 from mltools.model.inference import self_check
 from mltools.model.tasks import Task, make_task
 from mltools.model.training import accelerator_for, purpose_seed
@@ -71,9 +70,8 @@ def generalise(
     names = class_names(examples)
     for number, split in enumerate(splits, start=1):
         seed = purpose_seed(settings.seed, "half split", split)
-        set_seed(purpose_seed(seed, "head") % 2**32)
         accelerator = accelerator_for(device or torch.device("cpu"), settings.precision)
-        checkpoint = open_checkpoint(pretrained, device=device, fresh_head=names, blocks=blocks)
+        checkpoint = open_for_training(pretrained, names, seed, device=device, blocks=blocks)
         set_threads(threads, checkpoint.width)
         inside = half(examples, settings.seed, split)
         task = make_task(

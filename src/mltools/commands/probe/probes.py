@@ -71,6 +71,14 @@ class Job:
     target: int
 
 
+class Diverged(Exception):
+    """A probe whose weights or outputs are not finite any more: there is no prediction to speak of."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"probe of {job}")
+        self.job = job
+
+
 def train_probes(
     states: Tensor,
     splits: Sequence[Split],
@@ -88,6 +96,9 @@ def train_probes(
         jobs: the probes to train.
         settings: schedule and shape of a probe.
         progress: wraps the epochs of all groups of probes, to show progress.
+
+    Raises:
+        Diverged: at the first probe that does.
     """
     result = np.empty((len(jobs), len(splits[0].test)), dtype=np.int64)
     groups = _groups(jobs, states, targets, settings)
@@ -141,7 +152,7 @@ class ProbeStack:
         settings: Settings,
     ) -> None:
         used = sorted({job.split for job in jobs})
-        self.settings, self.device = settings, states.device
+        self.settings, self.device, self.jobs = settings, states.device, jobs
         self.states = states.reshape(-1, states.shape[2])  # (layers x n, d)
         self.splits = [splits[i] for i in used]
         self.targets = [targets[job.target] for job in jobs]
@@ -214,6 +225,10 @@ class ProbeStack:
             weight = wanted.sum(dim=3, keepdim=True)
             for batch in range(self.n_batches):
                 self._step(rows[:, batch], wanted[:, batch], weight[:, batch], next(masks))
+            if not bool(self.flat.isfinite().all()):
+                self._check(
+                    torch.stack([weight.isfinite().flatten(1).all(dim=1) for weight in self.weights]).all(dim=0)
+                )
             if epoch > self.settings.select_after:
                 self._keep_best()
             yield epoch
@@ -286,20 +301,32 @@ class ProbeStack:
 
     @torch.no_grad()
     def test(self) -> Ints:
-        """Predict each probe's test rows with its best weights: (P, test rows)."""
-        return self._predict([split.test for split in self.splits], self.best).cpu().numpy()
+        """Predict each probe's test rows with its best weights: (P, test rows).
+
+        Raises:
+            Diverged: a probe's outputs are not finite.
+        """
+        logits = torch.cat(list(self._outputs([split.test for split in self.splits], self.best)), dim=1)
+        self._check(logits.amax(dim=2).isfinite().all(dim=1))
+        return logits.argmax(dim=2).cpu().numpy()
+
+    def _check(self, finite: Tensor) -> None:
+        """Raise at the first probe that is not finite, (P,)."""
+        for job, sound in zip(self.jobs, finite.tolist(), strict=True):
+            if not sound:
+                raise Diverged(job)
 
     def _predict(self, rows: Sequence[Ints], weights: Sequence[Tensor]) -> Tensor:
-        places = self._tensor(np.stack(rows))[self.owner] + self.layer_start
-        return torch.cat(
-            [self._predict_part(part, weights) for part in torch.split(places, EVALUATION_ROWS, dim=1)], dim=1
-        )
+        return torch.cat([logits.argmax(dim=2) for logits in self._outputs(rows, weights)], dim=1)
 
-    def _predict_part(self, rows: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        hidden = self._inputs(rows)
-        for matrix, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
-            hidden = nn.functional.gelu(torch.baddbmm(bias, hidden, matrix))
-        return self._logits(hidden, weights).argmax(dim=2)
+    def _outputs(self, rows: Sequence[Ints], weights: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the logits of some rows after the others, (P, rows, classes)."""
+        places = self._tensor(np.stack(rows))[self.owner] + self.layer_start
+        for part in torch.split(places, EVALUATION_ROWS, dim=1):
+            hidden = self._inputs(part)
+            for matrix, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+                hidden = nn.functional.gelu(torch.baddbmm(bias, hidden, matrix))
+            yield self._logits(hidden, weights)
 
     def _truth(self, rows: Sequence[Ints]) -> Tensor:
         found = [target.labels[rows[owner]] for target, owner in zip(self.targets, self.owners, strict=True)]

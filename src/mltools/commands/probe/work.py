@@ -21,7 +21,7 @@ from mltools import console
 from mltools.commands.probe import Settings, TargetName
 from mltools.commands.probe.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes
 from mltools.draw import ranked
-from mltools.errors import RowsError
+from mltools.errors import RowsError, TrainingError
 from mltools.io.columns import RowId
 from mltools.io.kinds import EventRecord, ProbeRecord
 from mltools.io.rows import shown
@@ -75,6 +75,7 @@ def probe(
 
     Raises:
         RowsError: no noisy rows or one class; a class that is absent from a split; other rows in the baseline.
+        TrainingError: a probe diverges.
     """
     splits = split_rows(states.rows.ids, settings)
     below = _baseline_scores(states, baseline, splits, settings, device) if baseline is not None else {}
@@ -234,6 +235,9 @@ def run_probes(
     settings: Settings = DEFAULTS,
     device: torch.device | None = None,
     progress: Progress | None = None,
+    *,
+    name: str | None = None,
+    first_layer: int = 0,
 ) -> list[Scores]:
     """Train a probe for each layer, seed and target, and measure it on the test rows.
 
@@ -244,12 +248,14 @@ def run_probes(
         settings: targets, probe, schedule.
         device: where to train; CPU by default.
         progress: wraps the epochs.
+        name: where the values are from, for messages; `states` by default.
+        first_layer: which layer the first of them is.
 
     Returns:
         One a target.
 
     Raises:
-        RowsError: as `probe`.
+        RowsError, TrainingError: as `probe`.
     """
     targets = [_target(states, name, settings) for name in settings.targets]
     for target in targets:
@@ -260,7 +266,14 @@ def run_probes(
         predicted = _train_linear(values, splits, targets, jobs)
     else:
         tensor = torch.from_numpy(values).to(device or torch.device("cpu"))
-        predicted = train_probes(tensor, splits, targets, jobs, settings, progress)
+        try:
+            predicted = train_probes(tensor, splits, targets, jobs, settings, progress)
+        except Diverged as error:
+            layer, seed = first_layer + error.job.layer, splits[error.job.split].seed
+            raise TrainingError(
+                f"{name or states.name}: the probe for {settings.targets[error.job.target]} of layer {layer}, "
+                f"seed {seed}, diverged (its numbers are not finite any more); lower --lr"
+            ) from None
     noisy = np.stack([states.rows.noisy[split.test] for split in splits])
     shaped = predicted.reshape(*sizes, -1)
     return [
@@ -285,7 +298,8 @@ def _baseline_scores(
             f"{baseline.name}: not the rows of {states.name} ({found}); take both states from the same rows"
         )
     values = baseline.layer(1)[np.array(order, dtype=np.int64)]
-    return {scores.target: scores.all[0] for scores in run_probes(states, values[None], splits, settings, device)}
+    all_scores = run_probes(states, values[None], splits, settings, device, name=baseline.name, first_layer=1)
+    return {scores.target: scores.all[0] for scores in all_scores}
 
 
 def _target(states: States, name: TargetName, settings: Settings) -> Target:
