@@ -333,3 +333,33 @@ def test_a_list_where_other_records_have_a_tag_is_named(
     write_jsonl(Path("records.jsonl"), [first, {**second, "note": ["a"]}])
     result = cli("mcog", "records.jsonl")
     assert (result.code, result.err) == (3, 'mltools: records.jsonl:2: "note" is ["a"], which it cannot be\n')
+
+
+# -- validity and tags --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [([True, True], True), ([True, None], None), ([False, None], False), ([False, True], False)],
+)
+def test_validity_of_the_records_is_carried_on(cli: Cli, found: list[bool | None], expected: bool | None) -> None:
+    rows = layers([1.0, 2.0])
+    for row, valid in zip(rows, found, strict=True):
+        row |= {"valid": valid, "valid_reason": "noisy_not_memorised" if valid is False else None}
+    (record,) = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows)).records
+    assert record["valid"] is expected
+    assert record["valid_reason"] == ("noisy_not_memorised" if expected is False else None)
+
+
+def test_a_tag_named_like_a_column_of_another_kind_is_a_tag_for_resume_too(tmp_path: Path) -> None:
+    from mltools.io.records import read_records
+    from mltools.tools.sweep import finished
+
+    rows = windows(GOLDEN["acc_noisy"], split=1)  # `split` is a column of half splits
+    records = [r for block in read_records([write_jsonl(tmp_path / "a.jsonl", rows)]) for r in block]
+    assert len(finished(records, "swap", "all", {"split": 1})) == 78
+    assert not finished(records, "swap", "all", {})
+
+
+def test_thirty_thousand_layers_are_weighed_in_linear_time() -> None:
+    from mltools.windows import layer_scores
+
+    assert layer_scores({(i, i): 1.0 for i in range(1, 30_001)}, 30_000) == [1.0] * 30_000

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from mltools.errors import RowsError
-from mltools.io.groups import SCALARS
-from mltools.io.kinds import known_columns
+from mltools.io.groups import GROUPING, tags_of
 from mltools.io.records import Record
 from mltools.io.writer import Tags
 from mltools.windows import Window, parse_layers
@@ -12,13 +11,13 @@ from mltools.windows import Window, parse_layers
 
 def finished(records: Iterable[Record], tool: str, part: str, tags: Tags) -> list[Record]:
     """Pick the records of an earlier, unfinished sweep: those of the tool with this part and exactly these tags."""
-    known = known_columns()
 
-    def belongs(values: Mapping[str, object]) -> bool:
-        own = {key: value for key, value in values.items() if key not in known and isinstance(value, SCALARS)}
+    def belongs(record: Record) -> bool:
+        values = record.values
+        own = {key: values[key] for key in tags_of(record) if key not in GROUPING and values[key] is not None}
         return values.get("tool") == tool and values.get("part") == part and own == dict(tags)
 
-    return [record for record in records if belongs(record.values)]
+    return [record for record in records if belongs(record)]
 
 
 def finished_errors(done: Sequence[Record], n_layers: int, expected: Mapping[str, object]) -> dict[Window, float]:

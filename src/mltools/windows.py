@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from operator import itemgetter, mul
 
 from mltools.errors import UsageError
@@ -155,11 +156,15 @@ def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
 def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[tuple[_Take, list[float]]]]:
     """Give the windows of these widths; and for each layer how to take those that hold it, and the weight of each."""
     spans = [(start, start + width - 1) for width in widths for start in range(1, n_layers - width + 2)]
+    firsts = list(accumulate((n_layers - width + 1 for width in widths), initial=0))  # of each width, in `spans`
     shares: list[tuple[_Take, list[float]]] = []
     for layer in range(1, n_layers + 1):
-        holding = [index for index, (start, end) in enumerate(spans) if start <= layer <= end]
-        widths_held = (spans[index][1] - spans[index][0] + 1 for index in holding)
-        weights = [1 / len(widths) / len(_starts(width, layer, n_layers)) for width in widths_held]
+        holding: list[int] = []
+        weights: list[float] = []
+        for first, width in zip(firsts, widths, strict=False):  # found by place: looking at every span is quadratic
+            starts = _starts(width, layer, n_layers)
+            holding += range(first + starts[0] - 1, first + starts[-1])
+            weights += [1 / len(widths) / len(starts)] * len(starts)
         take = itemgetter(*holding, holding[0])  # one too many, since itemgetter gives no tuple for one alone
         shares.append((take, weights))
     return spans, shares

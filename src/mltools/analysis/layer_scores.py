@@ -7,7 +7,7 @@ the one reader of either kind: `plot`, `score` and `correlate` use it too. It is
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, repeat
 from math import frexp, fsum, isfinite, ldexp
 from operator import itemgetter
 from typing import Any
@@ -54,7 +54,19 @@ def mcog(records: Iterable[Records], by: Sequence[str] | None = None) -> Iterato
         tags = group.tags
         centre, scores = weigh(group)
         reason = "all weights are zero" if centre is None else None
-        yield CogRecord(str(tags.pop("tool")), group.n_layers, centre, scores, len(group.cells), reason), tags
+        yield (
+            CogRecord(
+                str(tags.pop("tool")),
+                group.n_layers,
+                centre,
+                scores,
+                len(group.cells),
+                reason,
+                group.valid,
+                group.valid_reason,
+            ),
+            tags,
+        )
 
 
 def weigh(group: "Measured") -> tuple[float | None, list[float]]:
@@ -89,6 +101,19 @@ class Measured:
     kind: str = ""
     n_layers: int = 0
     cells: Cells[Span] = field(default_factory=Cells)
+    validity: set[tuple[Any, Any]] = field(default_factory=set)
+
+    @property
+    def valid(self) -> bool | None:
+        """False if a record is not valid, True if all are, None if that is not known of some."""
+        found = {valid for valid, _ in self.validity}
+        return False if False in found else None if None in found or not found else True
+
+    @property
+    def valid_reason(self) -> str | None:
+        """Say why records are not valid."""
+        reasons = {reason for valid, reason in self.validity if valid is False and reason}
+        return ",".join(sorted({part for reason in reasons for part in reason.split(",")})) or None
 
     @property
     def tags(self) -> dict[str, Any]:
@@ -164,12 +189,33 @@ def add(records: Records, groups: Groups[Measured], value: str | None = None, *,
     for group, run in groups.runs(records):
         if head != (group.kind, group.n_layers):
             _claim(group, *head, records.record(run.start).place)
+        group.validity |= _validity(records[run])
         repeated = group.cells.enter(spans[run], numbers[run], repeats=averaged)
         if repeated is not None:
             place, span = records.record(run.start + repeated).place, spans[run.start + repeated]
             raise RowsError(
                 f"{place}: {group.kind} {_shown(span)} again in the same group; tag runs apart or average --by"
             )
+
+
+def _validity(records: Records) -> set[tuple[Any, Any]]:
+    """Give the different `valid` and `valid_reason` of records with the same columns; null where they have none."""
+    columns = records.values[0]
+    if "valid" not in columns:
+        return {(None, None)}
+    reasons = map(itemgetter("valid_reason"), records.values) if "valid_reason" in columns else repeat(None)
+    try:
+        found = set(zip(map(itemgetter("valid"), records.values), reasons, strict=False))
+    except TypeError:
+        found = set()  # a list, which cannot be hashed
+    if found and all(type(valid) in (bool, type(None)) and isinstance(why, str | None) for valid, why in found):
+        return found
+    for record in records:
+        if record.values["valid"] is not None:
+            record.get("valid", bool)
+        if "valid_reason" in columns:
+            record.get("valid_reason", (str, type(None)))
+    return found
 
 
 def _claim(group: Measured, kind: str, n_layers: int, place: str) -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby, islice
 from math import fsum
 from operator import itemgetter
@@ -19,11 +20,25 @@ SCALARS = (str, int, float, bool, type(None))
 # Columns that some record kind declares and that yet tell groups apart: one sweep has one value of each.
 GROUPING = frozenset({"part", "target"})
 
+# What some version's records say about how far they can be trusted; no tag, even in records of a kind that lacks it.
+CARRIED = frozenset(
+    {
+        *("valid", "valid_reason", "twins", "baseline_noisy_accuracy", "baseline_clean_accuracy"),
+        *("donor_noisy_reverted", "donor_clean_accuracy", "n_cut", "n_unlabelled"),
+        *("label_margin", "label_margin_drop", "n_layers", "widths"),
+    }
+)
+
 
 def tags_of(record: Record) -> list[str]:
     """Name the columns of a record that its kind does not declare, and those that tell sweeps apart; no lists."""
-    declared = declared_columns(record.values.keys()) - GROUPING
+    declared = _no_tags(tuple(record.values))
     return [name for name, value in record.values.items() if name not in declared and isinstance(value, SCALARS)]
+
+
+@lru_cache(maxsize=256)
+def _no_tags(columns: tuple[str, ...]) -> frozenset[str]:
+    return (declared_columns(columns) | CARRIED) - GROUPING
 
 
 @dataclass(slots=True)

@@ -270,6 +270,8 @@ class CogRecord:
     weights: list[float] = amount("weight of each layer 1..L, as given (not scaled to sum 1)")
     n_records: int = amount("records that the weights came from")
     reason: str | None = column("why `m_cog` is null; null where it is not", None)
+    valid: bool | None = column("false if any record's is, true if all are, null if unknown", None)
+    valid_reason: str | None = column("why not valid; several are joined by commas", None)
 
 
 @dataclass(frozen=True)
