@@ -20,7 +20,6 @@ from conftest import LABELS, Cli, make_tokenizer, save_tiny, toy_rows, write_jso
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.commands.finetune import work as module
 from mltools.commands.finetune.outcome import shortfall
-from mltools.commands.finetune.state import state_folder
 from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord

@@ -16,17 +16,9 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.commands.probe import Settings as ProbeSettings
-from mltools.spec import bare
 from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.commands.probe import Settings as ProbeSettings
-from mltools.commands.probe.probes import Job, ProbeStack, Split, Target, f1_scores, train_probes
-from mltools.commands.probe.work import (
-from mltools.io.source import Source
-from mltools.io.states import open_states
 from mltools.commands.probe.probes import Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
-from mltools.model.training import purpose_seed
-from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.commands.probe.work import (
     layer_gains,
     memorisation_over_generalisation,

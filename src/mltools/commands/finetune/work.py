@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 
 from mltools import console
 from mltools.commands.finetune import Settings
+from mltools.commands.finetune.outcome import best_end, shortfall
 from mltools.commands.finetune.state import Progress, SavedState, finished_facts
 from mltools.errors import TrainingError, UsageError
 from mltools.io.columns import Label
@@ -41,7 +42,7 @@ from mltools.model.device import set_threads
 from mltools.model.heads import open_for_training
 from mltools.model.inference import self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
-from mltools.model.training import accelerator_for, purpose_seed
+from mltools.model.training import Training, accelerator_for, purpose_seed
 from mltools.run import Run
 from mltools.signals import Stop, Terminated, deferred_stop
 from mltools.spec import bare, plain_settings

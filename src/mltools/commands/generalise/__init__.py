@@ -27,7 +27,8 @@ class Settings:
 
     Trains on a random half of ROWS, classifies all of them, and writes a record a row: inside the half or not, the
     probability of its label, and whether it is classified as it. Each half split starts from PRETRAINED and a fresh
-    head, whatever head PRETRAINED has, and is a work item of its own. ROWS are trained and asked for by `label`, as perturb left it.
+    head, whatever head PRETRAINED has, and is a work item of its own. ROWS are trained and asked for by `label`, as
+    perturb left it.
 
     With --merge, reads these records and writes one a task: the generalisation score, the share of rows whose mean
     held-out probability exceeds 1/classes. --per-row has each row's generalisation and training memorisation.

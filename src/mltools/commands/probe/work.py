@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mltools import console
 from mltools.commands.probe import Settings, TargetName
-from mltools.commands.probe.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes
+from mltools.commands.probe.probes import Diverged, Ints, Job, Progress, Split, Target, f1_scores, train_probes
 from mltools.draw import ranked
 from mltools.errors import RowsError, TrainingError
 from mltools.io.columns import RowId
