@@ -273,7 +273,7 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
 
 def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
     """Time all windows; a run takes minutes, so none is spent on warming up."""
-    config = replace(bare(RetrainSettings), epochs=bench.epochs)
+    config = bare(RetrainSettings, epochs=bench.epochs)
     base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
     split = split_rows(bench.examples, 1)
     noisy, pretrained = bench.stock(), bench.stock(bench.clean)
@@ -291,7 +291,7 @@ def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
             rows,
             measured,
             bench.layers,
-            config.epochs,
+            bench.epochs,
             [*rows, *(int(i) for i in split.held_out)] if evaluate else (),
         )
 
@@ -303,7 +303,7 @@ def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
         repeats,
         warm_ups=0,
     )
-    timing.notes = f"all windows, {config.epochs} epochs each"
+    timing.notes = f"all windows, {bench.epochs} epochs each"
     if evaluate:
         timing.tool, timing.notes = "retrain-released", timing.notes + "; plain as was run, measuring after every epoch"
     timing.applications_per_row = base.runner.applications / len(bench.examples)

@@ -253,7 +253,7 @@ def test_k7_what_came_meanwhile_is_not_replaced(tmp_path: Path, links: bool, mon
     """Also on a file system without links; and what was made is kept, each time under another name."""
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EPERM, "no links")))
-    kept = []
+    kept: list[str] = []
     for text in ("first", "second", "third"):
         try:
             with atomic_file(tmp_path / "file") as file:
@@ -266,8 +266,8 @@ def test_k7_what_came_meanwhile_is_not_replaced(tmp_path: Path, links: bool, mon
         except UsageError as error:
             kept.append(str(error).rpartition(" ")[2])
     assert kept == [str(tmp_path / f"{name}.kept-{n}") for n in (1, 2) for name in ("file", "folder")]
-    assert [Path(name).read_text() for name in (tmp_path / "file", *kept[::2])] == ["first", "second", "third"]
-    assert [names(Path(name)) for name in (tmp_path / "folder", *kept[1::2])] == [["first"], ["second"], ["third"]]
+    assert [Path(name).read_text() for name in (str(tmp_path / "file"), *kept[::2])] == ["first", "second", "third"]
+    assert [names(Path(name)) for name in (str(tmp_path / "folder"), *kept[1::2])] == [["first"], ["second"], ["third"]]
     assert len(names(tmp_path)) == 6
 
 

@@ -165,7 +165,7 @@ def test_order_of_batches_is_of_seed_and_epoch(
     monkeypatch.setattr(Training, "update", note)
     for run, target in enumerate(("label", "original_label")):
         orders.append([])
-        config = bare(FinetuneSettings, epochs=2, target=target, evaluate="last")  # type: ignore[arg-type]
+        config = bare(FinetuneSettings, epochs=2, target=target, evaluate="last")
         aux = read_examples(aux_rows)
         list(finetune(str(tiny("bert")), read_examples(noisy_rows), tmp_path / str(run), config, aux=aux))
     assert orders[0] == orders[1]

@@ -13,7 +13,7 @@ import torch
 from conftest import Cli, Result, Shell, toy_rows, write_jsonl
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_outline
-from mltools.model.cost import WorkItem, measure_rate, price, read_shape
+from mltools.model.cost import WorkItem, estimate, measure_rate, read_shape
 
 Tiny = Callable[..., Path]
 N, LAYERS = 48, 4
@@ -112,14 +112,14 @@ def test_shape_is_that_of_the_model(tiny: Tiny, tmp_path: Path) -> None:
         assert shape.lengths.tolist() == live.encode(rows, 512).lengths.tolist()
 
 
-def test_price(tiny: Tiny, tmp_path: Path) -> None:
+def test_estimate(tiny: Tiny, tmp_path: Path) -> None:
     """The formulae of the page on costs, in numbers."""
     rows = read_examples(write_jsonl(tmp_path / "rows.jsonl", toy_rows(8)))
     shape = read_shape(open_outline(str(tiny("bert"))), rows, 512)
     t, width = shape.lengths.astype(float), 32
     matrices = 4 * width * width + 2 * width * 48
     one = float(np.mean(2 * matrices * t + 4 * width * t**2))
-    (record,) = price("x", shape, [WorkItem("", 8, applications=3, backward=2, models=2, copies=3, states=5)], 1e9)
+    (record,) = estimate("x", shape, [WorkItem("", 8, applications=3, backward=2, models=2, copies=3, states=5)], 1e9)
     assert record.operations == pytest.approx(5 * one) and record.seconds == pytest.approx(5 * one / 1e9)
     block = matrices + 5 * width + 48 + 4 * width
     assert shape.block_weights == block

@@ -369,7 +369,7 @@ def test_k2_raise_rate_resumes_to_the_same_bytes(
     monkeypatch.setattr(module, "SAVE_EVERY_SECONDS", 0.0)
 
     def again(out: str, resume: bool = False) -> Any:
-        config = bare(FinetuneSettings, **LATER_IS_WORSE)  # type: ignore[arg-type]
+        config = bare(FinetuneSettings, **LATER_IS_WORSE)
         return finetune(str(tiny("bert")), read_examples(noisy_rows), tmp_path / out, config, resume=resume)
 
     whole = list(again("whole"))

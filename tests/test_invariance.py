@@ -27,7 +27,6 @@ from mltools.commands.grads import Settings as GradsSettings
 from mltools.commands.grads.work import grads
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain
-from mltools.commands.states import Settings as StatesSettings
 from mltools.commands.swap import Settings as SwapSettings
 from mltools.commands.swap.work import SwapResult, swap
 from mltools.io.columns import Columns
@@ -36,7 +35,7 @@ from mltools.io.source import Source
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
-from mltools.model.states import open_for_states, read_table, states
+from mltools.model.states import Extraction, open_for_states, read_table, states
 from mltools.spec import bare
 from mltools.windows import Window
 
@@ -147,7 +146,7 @@ def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -
     source, out = Source(rows), folder / "states.safetensors"
     table = read_table(source)
     checkpoint = open_for_states(noisy, table, torch.device("cpu"))
-    states(checkpoint, source, Columns(), table, out, bare(StatesSettings, batch_size=setting.batch_size))
+    states(checkpoint, source, Columns(), table, out, Extraction(batch_size=setting.batch_size))
     found = load_file(out)
     columns = ("hidden_states", "label", "original_label", "noisy")
     return {name: by_id(list(table.ids), found[name]) for name in columns}

@@ -15,6 +15,7 @@ from conftest import COMMANDS, Cli, Shell, toy_rows, write_jsonl
 from mltools.cli.driver import record_columns
 from mltools.commands.finetune import work as module
 from mltools.errors import UsageError
+from mltools.model.tasks import Task
 from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, Launched, believed, launched
 
@@ -91,7 +92,7 @@ def test_k7_four_runs_at_once_with_one_name(shell: Shell, tmp_path: Path) -> Non
         words = ["perturb", rows, "--seed", seed, "-q", "-o", tmp_path / "runs" / "out.jsonl"]
         processes.append(shell.start(words, tmp_path / str(seed)))
     statuses = [process.wait() for process in processes]
-    assert sorted(statuses) == [0, 2, 2, 2]
+    assert sorted(map(str, statuses)) == ["0", "2", "2", "2"]
     errors = [(tmp_path / str(seed) / "stderr").read_text() for seed in range(4)]
     kept = [error.split()[-1] for error in errors if "is kept as" in error]
     assert names(tmp_path / "runs") == sorted(["out.jsonl", *(Path(name).name for name in kept)])
@@ -160,7 +161,7 @@ def test_k6_a_failure_at_the_last_save_keeps_the_training(
         failed = cli(*arguments, out)
     assert (failed.code, out.exists()) == (status, False)
     assert f"{out}.resume keeps the training; go on with --resume" in failed.err and failed.err.count("\n") == 1
-    monkeypatch.setattr(module.Task, "update", fail)  # nothing is left to train
+    monkeypatch.setattr(Task, "update", fail)  # nothing is left to train
     again = cli(*arguments, out, "--resume")
     assert (again.code, again.out) == (0, failed.out), again.err
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
@@ -272,7 +273,7 @@ def test_k8_variables_left_over_change_nothing(
         assert (result.code, result.out) == (0, expected.out) and result.out, result.err
         for file in ("model.safetensors", "config.json"):
             assert (tmp_path / str(number) / file).read_bytes() == (tmp_path / "expected" / file).read_bytes()
-        assert ("this process trains alone" in result.err) == ("RANK" in environment)
+        assert ("this process works alone" in result.err) == ("RANK" in environment)
 
 
 @pytest.mark.parametrize("environment", [{"RANK": "1"}, FULL], ids=["RANK", "full"])

@@ -82,7 +82,7 @@ class PlainProbe:
 
     def train(self) -> list[int]:
         """Train; predictions for the test rows."""
-        config, size = self.config, self.config.batch_size
+        config, size = self.config, self.config.step_rows
         parameters = [p for layer in self.layers for p in layer.parameters()]
         optimiser = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
         loss_of = nn.CrossEntropyLoss(weight=torch.tensor(self.target.weights))
@@ -155,7 +155,7 @@ def test_groups_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     config = bare(ProbeSettings, epochs=6, select_after=2, learning_rate=3e-3, hidden_width=16)
     jobs = [Job(layer, split, target) for target in range(2) for split in range(2) for layer in range(3)]
     whole = train_probes(states, splits, targets, jobs, config)
-    monkeypatch.setattr("mltools.model.probes.CPU_BYTES", 1)
+    monkeypatch.setattr("mltools.commands.probe.probes.CPU_BYTES", 1)
     assert (train_probes(states, splits, targets, jobs, config) == whole).all()
 
 

@@ -204,7 +204,9 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
         list(retrain(base, fresh, read_examples(noisy_rows), [Window((3,))], config, watch=look))
         on = {name for name, training in seen.items() if training}
         trained = {name for name in seen if name.startswith("bert.encoder.layer.2.")}
-        expected = set(seen) if config.frozen_dropout else trained | ({"dropout"} if config.train_head else set())
+        expected = (
+            set(seen) if config.training.frozen_dropout else trained | ({"dropout"} if config.train_head else set())
+        )
         assert on == expected
 
 
@@ -249,18 +251,18 @@ def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, 
     inside = [n for n, _ in model.named_parameters() if any(f"encoder.layer.{i - 1}." in n for i in window.layers)]
     model.load_state_dict({**model.state_dict(), **{name: donor[name] for name in inside}})
     trained = [p for n, p in model.named_parameters() if n in inside or "pooler" in n or "classifier" in n]
-    optimiser = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(trained, lr=config.training.learning_rate, weight_decay=0.01)
     lengths = np.array([len(tokenizer(parts[0])["input_ids"]) for parts in examples.fields])
     train = split_rows(examples, config.seed).train
-    total = config.epochs * math.ceil(len(train) / config.batch_size)
+    total = config.training.epochs * math.ceil(len(train) / config.training.batch_size)
     warmup = int(0.1 * total)
     losses: list[float] = []
-    for epoch in range(1, config.epochs + 1):
-        for rows in epoch_batches(train, lengths, config.batch_size, config.seed, epoch):
+    for epoch in range(1, config.training.epochs + 1):
+        for rows in epoch_batches(train, lengths, config.training.batch_size, config.seed, epoch):
             step = len(losses)
             for group in optimiser.param_groups:
                 rising = step / max(1, warmup) if step < warmup else (total - step) / (total - warmup)
-                group["lr"] = config.learning_rate * rising
+                group["lr"] = config.training.learning_rate * rising
             inputs = tokenizer([examples.fields[i][0] for i in rows], padding=True, return_tensors="pt")
             labels = torch.tensor([model.config.label2id[examples.labels[i]] for i in rows])
             loss = torch.nn.functional.cross_entropy(model(**inputs).logits, labels)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from conftest import ARCHITECTURES, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
-from mltools.commands.states import Settings as StatesSettings
 from mltools.errors import RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
@@ -22,8 +21,7 @@ from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.states import open_for_states, read_table, states
-from mltools.spec import bare
+from mltools.model.states import Extraction, open_for_states, read_table, states
 
 Tiny = Callable[..., Path]
 BERT = CONFORMANCE / "bert-questions"
@@ -34,7 +32,7 @@ def extract(checkpoint: Path, rows: Path, out: Path, **settings: Any) -> dict[st
     source = Source(rows)
     table = read_table(source)
     opened = open_for_states(str(checkpoint), table, torch.device("cpu"))
-    states(opened, source, Columns(), table, out, bare(StatesSettings, **settings))
+    states(opened, source, Columns(), table, out, Extraction(**settings))
     return load_file(out)
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from mltools import console
 from mltools.io.source import STDIN
@@ -88,7 +88,7 @@ def to_stdout(path: Path | None) -> bool:
     return path is None or str(path) == STDIN
 
 
-def stdout_colors() -> int:
+def stdout_colors() -> Literal[0, 256, 16_777_216]:
     """How many colours text on stdout may have; 0 is none."""
     if not console.use_color(sys.stdout):
         return 0

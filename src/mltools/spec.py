@@ -6,10 +6,12 @@ pages, completions, the command line and the checks are all read from here; noth
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -122,7 +124,7 @@ class Field:
     def flag(self) -> str:
         """The flag that messages name it by."""
         names = self.mark.names if isinstance(self.mark, Flag) else ()
-        return names[-1] if names else "--" + self.name.replace("_", "-")
+        return names[0] if names else "--" + self.name.replace("_", "-")
 
     @property
     def hidden(self) -> bool:
@@ -175,10 +177,18 @@ class Field:
             return tuple(self._read(each) for each in word)
         return self._read(word)
 
+    def _path(self, word: str) -> Path:
+        may = self.mark.writes if isinstance(self.mark, Flag) else None
+        if may is not None and not may.folder and word.endswith(os.sep) and not Path(word).is_dir():
+            raise UsageError(f"{word}: no such folder; name a file to write")
+        return Path(word)
+
     def _read(self, word: Any) -> Any:
         value = word
         if isinstance(self.mark, Flag) and self.mark.parse is not None and isinstance(word, str):
             value = self.mark.parse(word)
+        elif self.scalar is Path and isinstance(word, str):
+            value = self._path(word)
         elif self.choices:
             name = self.mark.names[0] if isinstance(self.mark, Flag) else self.mark.metavar.strip("[]")
             one_of(name, word, self.choices)
@@ -276,8 +286,10 @@ def bare(kind: type[S], **values: Any) -> S:
         kind: the settings class.
         values: settings by their own names; the others keep their defaults.
     """
-    operands = {each.name: "" for each in flatten(kind) if each.required}
-    return rebuild(kind, {**operands, **values})  # type: ignore[no-any-return]
+    known = {each.name: each for each in flatten(kind)}
+    operands = {name: "" for name, each in known.items() if each.required}
+    read = {name: known[name].read(value) for name, value in values.items()}
+    return _build(kind, {**operands, **read}, None)  # type: ignore[no-any-return]
 
 
 def plain_settings(settings: Any, *, neutral: bool = True) -> dict[str, Any]:

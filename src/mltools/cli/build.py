@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
@@ -58,16 +57,16 @@ def _parameter(each: Field, callback: Callable[[Any], Any] | None = None) -> ins
         each.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if must else 0 if getattr(each.mark, "counts", False) else None,
-        annotation=Annotated[kind if must else kind | None, info],  # type: ignore[valid-type]
+        annotation=Annotated[kind if must else kind | None, info],
     )
 
 
 def _typer_type(each: Field) -> Any:
-    """Give the type that typer reads: numbers, switches and paths as such, all else as text."""
+    """Give the type that typer reads: numbers and switches as such, all else as text."""
     if each.repeats:
         return list[int] if int in get_args(each.scalar) else list[str]
     parsed = isinstance(each.mark, Flag) and each.mark.parse is not None
-    return each.scalar if each.scalar in (int, float, bool, Path) and not parsed else str
+    return each.scalar if each.scalar in (int, float, bool) and not parsed else str
 
 
 def _help(name: str) -> inspect.Parameter:

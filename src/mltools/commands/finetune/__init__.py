@@ -20,6 +20,7 @@ from mltools.options import (
     Seed,
     Tag,
     TrainingOptions,
+    parse_names,
 )
 from mltools.ranges import Range
 from mltools.spec import CommandSpec, Flag
@@ -60,11 +61,10 @@ class Settings:
         ),
     ] = None
     aux_text: Annotated[
-        str | None, Flag("--aux-text", metavar="COL[,COL]", default="text", steers=False, help="Their text columns.")
-    ] = None
-    aux_label: Annotated[
-        str | None, Flag("--aux-label", metavar="COL", default="label", steers=False, help="Their label column.")
-    ] = None
+        tuple[str, ...],
+        Flag("--aux-text", metavar="COL[,COL]", parse=parse_names, steers=False, help="Their text columns."),
+    ] = ("text",)
+    aux_label: Annotated[str, Flag("--aux-label", metavar="COL", steers=False, help="Their label column.")] = "label"
     aux_learning_rate: Annotated[
         float, Flag("--aux-lr", metavar="R", numbers=Range(), help="Their peak learning rate.")
     ] = 5e-06

@@ -200,7 +200,6 @@ class _Run:
         """Open the pre-trained model with fresh heads and fresh optimisers."""
         settings = self.settings
         training = replace(settings.training, learning_rate=self._rate)
-        same = {"seed": settings.seed, "max_length": settings.max_length}
         checkpoint = open_for_training(
             *(self.pretrained, class_names(self.examples), settings.seed),
             device=self.device,
@@ -217,12 +216,22 @@ class _Run:
             training,
             self.accelerator,
             freeze=settings.freeze,
-            **same,
+            seed=settings.seed,
+            max_length=settings.max_length,
         )
         self.tasks = [self.main]
         if self.aux is not None:
             aux = replace(training, learning_rate=settings.aux_learning_rate)
-            self.tasks.append(make_aux_task(checkpoint, self.aux, class_names(self.aux), aux, self.accelerator, **same))
+            other = make_aux_task(
+                checkpoint,
+                self.aux,
+                class_names(self.aux),
+                aux,
+                self.accelerator,
+                seed=settings.seed,
+                max_length=settings.max_length,
+            )
+            self.tasks.append(other)
         self.held_out = self._encode(checkpoint, self.validation) if self.validation is not None else None
         self_check(checkpoint.runner, self.main.encoded)
 
@@ -514,5 +523,5 @@ def _others(run: Run, role: str) -> Examples | None:
         return None
     if role == "aux":
         settings: Settings = run.settings
-        columns = replace(columns, text=settings.aux_text or ("text",), label=settings.aux_label or "label")
+        columns = replace(columns, text=settings.aux_text, label=settings.aux_label)
     return run.examples(role, Source(path), columns)

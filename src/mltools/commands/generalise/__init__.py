@@ -34,9 +34,12 @@ class Settings:
     held-out probability exceeds 1/classes. --per-row has each row's generalisation and training memorisation.
     """
 
-    pretrained: Annotated[str | None, Operand("[PRETRAINED]", "Pre-trained model: a folder or hub repository.")] = None
+    pretrained: Annotated[
+        str | None, Operand("[PRETRAINED]", "Pre-trained model: a folder or hub repository.", opens="source")
+    ] = None
     rows: Annotated[
-        tuple[str, ...], Operand("[ROWS]...", "Rows; - or none is stdin. With --merge, all are files of records.")
+        tuple[str, ...],
+        Operand("[ROWS]...", "Rows; - or none is stdin. With --merge, all are files of records.", opens="source"),
     ] = ()
     merge: Annotated[
         bool, Flag("--merge", steers=False, help="Fold records of half splits into scores of rows and tasks.")

@@ -59,8 +59,8 @@ class FoundSink(TextSink):
         else:
             self._found.append(item)
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._found:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None and self._found:
             write_stdout("".join(f"{printable(line)}\n" for line in as_text(self._found)).encode())
 
 

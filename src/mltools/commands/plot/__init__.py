@@ -52,8 +52,8 @@ class Settings:
 
 def _check(settings: Settings, given: Collection[str]) -> None:
     owners = (("--value", settings.value, "heatmap"), ("--overlay", settings.overlay, "layers"))
-    for option, given, owner in owners:
-        if given is not None and settings.kind != owner:
+    for option, value, owner in owners:
+        if value is not None and settings.kind != owner:
             raise UsageError(f"{option} is for {owner}, not for {settings.kind}")
 
 
