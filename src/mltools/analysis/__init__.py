@@ -1,0 +1,1 @@
+"""Pure functions on numbers: no torch, no files, no records."""
