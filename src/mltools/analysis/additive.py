@@ -24,11 +24,13 @@ neither on a linear algebra library nor on what else is solved.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, repeat
 from math import frexp, hypot, isfinite, ldexp, sqrt
 from operator import itemgetter, mul, sub
 
 from mltools.windows import Span, format_layers
+
+_Rows = list[list[float]]
 
 TINY = 1e-10
 """A weight, or an offset, of at most this share of the largest |error| counts as 0."""
@@ -60,7 +62,8 @@ def solve(errors: Mapping[Span, float], n_layers: int) -> Additive:
 
     The order of the windows does not matter: they are sorted. Errors times a power of two give exactly that multiple,
     other multiples the same to rounding, since the largest |error| is first brought to [1/2, 1) by a power of two
-    (exact unless numbers become denormal). Errors may be negative, since a margin may rise; weights may not.
+    (exact unless numbers become denormal). Errors may be negative, since a margin may rise; weights may not. Neither
+    a weight nor the offset exceeds the largest error, so no number is too large.
 
     Args:
         errors: one value a contiguous window, by (start, end).
@@ -74,22 +77,19 @@ def solve(errors: Mapping[Span, float], n_layers: int) -> Additive:
     if not all(map(isfinite, values)):
         raise ValueError("an error is not finite")
     if design.undetermined is not None:
-        return _nothing(design.undetermined)
-    exponent = max(frexp(max(map(abs, values)))[1], -1000)
-    factor = ldexp(1.0, -exponent)
-    scaled = [value * factor for value in values]
-    offset, *weights = (value if value > TINY else 0.0 for value in design.weigh(scaled))
-    residual = hypot(*map(sub, scaled, design.fit(offset, weights))) / sqrt(len(scaled))
-    try:
-        offset, residual, *unscaled = (ldexp(value, exponent) for value in (offset, residual, *weights))
-    except OverflowError:
-        return _nothing("the weights are too large for a number")
+        return Additive(None, None, None, None, design.undetermined)
+    largest, exponent = frexp(max(map(abs, values)))
+    scaled = list(map(ldexp, values, repeat(-exponent)))
+    offset, *weights = (min(value, largest) if value > TINY else 0.0 for value in design.weigh(scaled))
+    residual = min(hypot(*map(sub, scaled, design.fit(offset, weights))) / sqrt(len(scaled)), largest)
     centre = _centre(weights)
-    return Additive(tuple(unscaled), offset, residual, centre, "all weights are zero" if centre is None else None)
-
-
-def _nothing(reason: str) -> Additive:
-    return Additive(None, None, None, None, reason)
+    return Additive(
+        tuple(ldexp(weight, exponent) for weight in weights),
+        ldexp(offset, exponent),
+        ldexp(residual, exponent),
+        centre,
+        "all weights are zero" if centre is None else None,
+    )
 
 
 def _centre(weights: Sequence[float]) -> float | None:
@@ -113,14 +113,15 @@ class _Design:
         self.undetermined = _undetermined(n_layers, spans)
         if self.undetermined is not None:
             return
-        columns = [[i for i, span in enumerate(spans) if span[0] <= n <= span[1]] for n in range(1, n_layers + 1)]
-        columns.insert(0, list(range(len(spans))))
-        held = [set(column) for column in columns]
+        layers = [[i for i, span in enumerate(spans) if span[0] <= n <= span[1]] for n in range(1, n_layers + 1)]
+        self._columns = [list(range(len(spans))), *layers]
+        held = [set(column) for column in self._columns]
         self._products = [[float(len(one & other)) for other in held] for one in held]  # AᵀA
         units = [[float(one is other) for other in held] for one in held]
-        every = range(len(held))
-        self._inverse = [_least_squares(self._products, unit, every) for unit in units]
-        self._takes = [itemgetter(*column, column[0]) for column in columns]  # one too many, so that it is a tuple
+        self._inverse = [_solve(self._products, unit, range(len(held)))[0] for unit in units]
+        self._takes = [
+            itemgetter(*column, column[0]) for column in self._columns
+        ]  # one too many, so that it is a tuple
         self._ends = itemgetter(*(end for _, end in spans))
         self._before = itemgetter(*(start - 1 for start, _ in spans))
 
@@ -133,26 +134,34 @@ class _Design:
         1974): where one does, what is left is rounding.
         """
         sums = [sum(take(values)[:-1]) for take in self._takes]  # Aᵀ values
-        used = [k for k, row in enumerate(self._inverse) if sum(map(mul, row, sums)) > _ROUNDING]
-        tried: set[tuple[int, ...]] = set()
+        free = [sum(map(mul, row, sums)) for row in self._inverse]
+        used = [x > _ROUNDING for x in free]
+        tried: set[tuple[bool, ...]] = set()
         while True:
-            x = [0.0] * len(sums)
-            for k, weight in zip(used, _least_squares(self._products, sums, used), strict=True):
-                x[k] = weight
-            wrong = self._worst(x, sums, used)
             tried.add(tuple(used))
-            used = sorted({wrong}.symmetric_difference(used))
-            if wrong < 0 or tuple(used) in tried:
-                return x
+            weights, gains = self._exchange(sums, free, used)
+            wrong = [
+                k
+                for k, (x, gain, use) in enumerate(zip(weights, gains, used, strict=True))
+                if (-x if use else gain / len(self._columns[k])) > _ROUNDING
+            ]
+            if not wrong:
+                return weights
+            used[wrong[-1]] = not used[wrong[-1]]
+            if tuple(used) in tried:
+                return weights
 
-    def _worst(self, x: Sequence[float], sums: Sequence[float], used: Sequence[int]) -> int:
-        """Name the last column that breaks a rule; -1 if none does."""
-        for k in range(len(x) - 1, -1, -1):
-            row = self._products[k]
-            gain = -x[k] if k in used else (sums[k] - sum(map(mul, row, x))) / row[k]
-            if gain > _ROUNDING:
-                return k
-        return -1
+    def _exchange(self, sums: list[float], free: list[float], used: Sequence[bool]) -> tuple[list[float], list[float]]:
+        """Give the weights x where those used alone may differ from 0, and the gains Aᵀ(values − A x), 0 where used.
+
+        Both x = (AᵀA)⁻¹(sums − gains) and gains = sums − AᵀA x give the one from the other: the smaller set of
+        unknowns is solved for.
+        """
+        inside = [k for k, use in enumerate(used) if use]
+        if 2 * len(inside) < len(used):
+            return _solve(self._products, sums, inside)
+        gains, weights = _solve(self._inverse, free, [k for k, use in enumerate(used) if not use])
+        return weights, gains
 
     def fit(self, offset: float, weights: Iterable[float]) -> Iterable[float]:
         """Give what a solution says of each window: b + S_end − S_(start−1)."""
@@ -163,17 +172,31 @@ class _Design:
 _design = lru_cache(maxsize=16)(_Design)
 
 
-def _least_squares(products: list[list[float]], sums: Sequence[float], used: Sequence[int]) -> list[float]:
-    """Solve AᵀA x = sums in the columns used, by symmetric elimination: of each row only what is right of the diagonal."""
-    rows = [[*(products[k][other] for other in used[place:]), sums[k]] for place, k in enumerate(used)]
-    for step, (pivot, *right) in enumerate(rows):
-        for row_right, row in enumerate(rows[step + 1 :]):
-            factor = right[row_right] / pivot
-            row[:] = [value - factor * other for value, other in zip(row, right[row_right:], strict=True)]
-    x: list[float] = []
+def _solve(matrix: _Rows, values: Sequence[float], inside: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Find y, 0 but inside, whose product with a positive definite matrix is as the values inside.
+
+    Returns:
+        y, and the values less the product.
+    """
+    rows = []  # of the upper triangle, each with its value
+    for place, k in enumerate(inside):
+        row = matrix[k]
+        rows.append([row[other] for other in inside[place:]])
+        rows[-1].append(values[k])
+    for step, (pivot, *right) in enumerate(rows, start=1):
+        for place, row in enumerate(rows[step:]):
+            factor = right[place] / pivot
+            row[:] = [value - factor * other for value, other in zip(row, right[place:])]  # noqa: B905 (half the time)
+    found: list[float] = []
     for pivot, *right, value in reversed(rows):
-        x.insert(0, (value - sum(map(mul, right, x))) / pivot)
-    return x
+        found.insert(0, (value - sum(map(mul, right, found))) / pivot)
+    y = [0.0] * len(values)
+    for k, value in zip(inside, found, strict=True):
+        y[k] = value
+    rest = [value - sum(map(mul, row, y)) for value, row in zip(values, matrix, strict=True)]
+    for k in inside:
+        rest[k] = 0.0
+    return y, rest
 
 
 def _undetermined(n_layers: int, spans: Sequence[Span]) -> str | None:
