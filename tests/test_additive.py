@@ -97,18 +97,30 @@ def test_errors_below_0_have_no_weights() -> None:
     assert found.residual is not None and found.residual > 1
 
 
-def test_either_and_both_solve_alike_and_the_residual_says_that_neither_is_additive() -> None:
-    """Neither truth is a sum of layers: both put weight on the same two and leave a fifth of the error unexplained."""
-    either = solved(sweep(12, lambda start, end: float(start <= 2 <= end or start <= 5 <= end)), 12)
-    both = solved(sweep(12, lambda start, end: float(start <= 2 and end >= 5)), 12)
-    sums = solved(additive([0, 0.5, 0, 0, 0.5] + [0] * 7), 12)
-    for weights, _, _ in (either, both, sums):
-        assert [layer for layer, weight in enumerate(weights, start=1) if weight] == [2, 5]
-    assert either[1] == pytest.approx(0.103, abs=1e-3)
-    assert both[1] == sums[1] == 0
-    assert either[2] == pytest.approx(0.2060, abs=1e-4)
-    assert both[2] == pytest.approx(0.2176, abs=1e-4)
-    assert sums[2] == pytest.approx(0, abs=1e-9)
+def test_either_of_two_layers_and_both_have_weight_on_these_two_and_a_residual() -> None:
+    """Neither is a sum over layers: the layers are found, but their shares and so the centre follow the windows."""
+    found = {}
+    for n_layers in (6, 12):
+        found["either", n_layers] = solve(
+            sweep(n_layers, lambda start, end: float(start <= 2 <= end or start <= 5 <= end)), n_layers
+        )
+        found["both", n_layers] = solve(sweep(n_layers, lambda start, end: float(start <= 2 and end >= 5)), n_layers)
+        found["sum", n_layers] = solve(additive([0, 0.5, 0, 0, 0.5] + [0] * (n_layers - 5)), n_layers)
+    for one in found.values():
+        assert [layer for layer, weight in enumerate(one.weights or (), start=1) if weight] == [2, 5]
+    centres = {key: one.centre for key, one in found.items()}
+    assert centres["either", 6] == centres["both", 6] == pytest.approx(3.5)  # 2 and 5 mirror each other there
+    assert centres["either", 12] == pytest.approx(4.06, abs=0.01)
+    assert centres["both", 12] == pytest.approx(2.60, abs=0.01)
+    residuals = {key: one.residual for key, one in found.items()}
+    assert residuals["sum", 6] == pytest.approx(0, abs=1e-9)
+    assert residuals["sum", 12] == pytest.approx(0, abs=1e-9)
+    assert residuals["either", 6] == pytest.approx(0.2466, abs=1e-4)
+    assert residuals["both", 6] == pytest.approx(0.2857, abs=1e-4)
+    assert residuals["either", 12] == pytest.approx(0.2060, abs=1e-4)
+    assert residuals["both", 12] == pytest.approx(0.2176, abs=1e-4)
+    assert found["either", 12].offset == pytest.approx(0.103, abs=1e-3)
+    assert found["both", 12].offset == 0
 
 
 # -- laws ---------------------------------------------------------------------------------------------

@@ -119,9 +119,8 @@ class _Design:
         self._products = [[float(len(one & other)) for other in held] for one in held]  # AᵀA
         units = [[float(one is other) for other in held] for one in held]
         self._inverse = [_solve(self._products, unit, range(len(held)))[0] for unit in units]
-        self._takes = [
-            itemgetter(*column, column[0]) for column in self._columns
-        ]  # one too many, so that it is a tuple
+        # one index too many, since itemgetter gives no tuple for one alone
+        self._takes = [itemgetter(*column, column[0]) for column in self._columns]
         self._ends = itemgetter(*(end for _, end in spans))
         self._before = itemgetter(*(start - 1 for start, _ in spans))
 
