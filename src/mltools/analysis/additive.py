@@ -185,7 +185,7 @@ def _solve(matrix: _Rows, values: Sequence[float], inside: Sequence[int]) -> tup
     for step, (pivot, *right) in enumerate(rows, start=1):
         for place, row in enumerate(rows[step:]):
             factor = right[place] / pivot
-            row[:] = [value - factor * other for value, other in zip(row, right[place:])]  # noqa: B905 (half the time)
+            row[:] = [value - factor * other for value, other in zip(row, right[place:])]  # noqa: B905 (inmost loop)
     found: list[float] = []
     for pivot, *right, value in reversed(rows):
         found.insert(0, (value - sum(map(mul, right, found))) / pivot)
