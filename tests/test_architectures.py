@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from conftest import ARCHITECTURES, DECODERS
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.inference import self_check
+from mltools.model.checks import self_check
 from mltools.tools.swap import window_logits
 from mltools.windows import Window, all_windows
 

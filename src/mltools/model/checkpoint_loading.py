@@ -126,8 +126,8 @@ def _open(
         _own_weights(model.float(), device)
         model.eval()
         runner = Runner(model, stack, model.config, device)
-        parts = find_parts(model, stack, lambda: short_pass(runner))
-    runner.applications = runner.passes = 0
+        with runner.trial():
+            parts = find_parts(model, stack, lambda: short_pass(runner))
     replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
     fresh = frozenset(info["missing_keys"]) | replaced
     checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)

@@ -19,10 +19,10 @@ from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import HalfRecord
 from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checks import self_check
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
-from mltools.model.inference import self_check
 from mltools.model.tasks import Task, make_task
 from mltools.model.training import accelerator_for, purpose_seed
 
