@@ -18,7 +18,7 @@ from mltools.windows import Window
 
 TOLERANCE = 1e-3
 """Relative to the largest value, if that is over 1."""
-CHECK_TOKENS = 16
+CHECK_TOKENS = 12
 Walk = Callable[[Checkpoint, Checkpoint, Batch, Sequence[Window]], Iterator[tuple[int, Tensor]]]
 
 
