@@ -110,7 +110,8 @@ def test_weights_of_another_name_are_never_opened(copy: Path) -> None:
     "key", ["_attn_implementation", "attn_implementation", "experts_implementation", "_name_or_path", "kernel_config"]
 )
 def test_kernels_and_other_names_do_not_get_through(copy: Path, key: str) -> None:
-    configure(copy, **{key: "someone/kernel", "quantization_config": None, "of_a_newer_release": 3})
+    changes: dict[str, Any] = {key: "someone/kernel", "quantization_config": None, "of_a_newer_release": 3}
+    configure(copy, "config.json", **changes)
     config = open_checkpoint(str(copy)).model.config
     assert config._attn_implementation == "sdpa"
     assert "someone/kernel" not in repr(vars(config)) and not hasattr(config, "of_a_newer_release")

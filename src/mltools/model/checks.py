@@ -106,17 +106,20 @@ def check_pooled_states(checkpoint: Checkpoint, encoded: Encoded, position: Pool
 
 _MIXED = (
     "a model that really holds CLEAN's blocks gives other logits than walking its blocks: something besides the hidden "
-    "states passes between blocks (a convolution, a bias, a cache), so its windows cannot be measured"
+    "states passes between blocks (a convolution, a bias, a cache, a mode), so its windows cannot be measured"
 )
 _KEPT = (
     "going on from kept states gives other logits than the whole model: something besides the hidden states passes "
-    "between blocks (a convolution, a bias, a cache); use --frozen-dropout, which keeps no states"
+    "between blocks (a convolution, a bias, a cache, a mode); use --frozen-dropout, which keeps no states"
 )
 
 
 def mixed_logits(noisy: Checkpoint, donor: Checkpoint, batch: Batch, window: Window) -> Tensor:
-    """Run the stock forward pass of a model that holds the window's blocks of `donor` in its own module list."""
-    with exchanged(noisy, donor, window):
+    """Run the stock forward pass of a model that holds the window's blocks of `donor` in its own module list.
+
+    Each such model is a fresh one: what a pass changes in it, or in the blocks lent to it, the next does not see.
+    """
+    with exchanged(noisy, donor, window), untouched(noisy.model):
         return noisy.runner.stock_logits(batch).float()
 
 
