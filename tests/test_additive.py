@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from mltools.analysis.additive import TINY, Additive, solve
-from mltools.tools.mcog import centre_of_gravity
+from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.windows import Span, all_windows, layer_scores
 
 Errors = dict[Span, float]

@@ -12,7 +12,7 @@ from conftest import ARCHITECTURES, DECODERS
 from mltools.commands.swap.work import window_logits
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.inference import self_check
+from mltools.model.checks import self_check
 from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]

@@ -20,8 +20,9 @@ from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.model.batches import Encoded, last_real
 from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checks import self_check
 from mltools.model.device import find_device
-from mltools.model.inference import predict, self_check
+from mltools.model.inference import predict
 
 Tiny = Callable[..., Path]
 DOCS = Path(__file__).parents[1] / "docs" / "reliability.md"

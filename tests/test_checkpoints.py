@@ -224,7 +224,7 @@ def test_b26_code_in_a_checkpoint_is_never_run(copy: Path, trap: str, where: str
     config = json.loads((copy / where).read_text())
     config |= {"auto_map": {**names, "AutoTokenizer": ["code.Thing", "code.Thing"]}, "tokenizer_class": "Thing"}
     (copy / where).write_text(json.dumps(config))
-    assert refusal(copy) == f"{where} asks to run code of its own (auto_map); this is never done"
+    assert refusal(copy).startswith(f"{where} asks to run code of its own (auto_map); this is never done; ")
 
 
 def test_adapters_and_quantised_weights(copy: Path) -> None:

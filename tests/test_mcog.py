@@ -350,9 +350,8 @@ def test_validity_of_the_records_is_carried_on(cli: Cli, found: list[bool | None
 
 
 def test_a_tag_named_like_a_column_of_another_kind_is_a_tag_for_resume_too(tmp_path: Path) -> None:
-    from mltools.tools.sweep import finished
-
     from mltools.io.records import read_records
+    from mltools.sweep import finished
 
     rows = windows(GOLDEN["acc_noisy"], split=1)  # `split` is a column of half splits
     records = [r for block in read_records([write_jsonl(tmp_path / "a.jsonl", rows)]) for r in block]

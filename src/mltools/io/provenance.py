@@ -20,16 +20,15 @@ from mltools import __version__
 KEY = "mltools"
 OPTION = "output option"
 CHECKPOINT_FILE = "mltools.json"
-CHECKPOINT_DATA = ("*.safetensors", "config.json", "*.index.json", "tokenizer*.json", "vocab.*", "merges.txt")
-
-CHECKPOINT_OTHERS = (
-    CHECKPOINT_FILE,
-    "*_config.json",
-    "*.jinja",
-    "*.model",
-    "added_tokens.json",
-    "special_tokens_map.json",
+CHECKPOINT_DATA = (
+    *("*.safetensors", "*.index.json", "config.json", "tokenizer*.json", "special_tokens_map.json"),
+    *("added_tokens.json", "*vocab*", "merges.txt", "dict.txt", "*.model", "*.spm", "*.bpe", "*.codes", "*.tiktoken"),
+    *("*.tokenizer", "tekken.json", "emoji.json", "normalizer.json", "word_*.json", "chat_template*", "*.jinja"),
+    "additional_chat_templates/*.jinja",
 )
+"""Every file of a checkpoint that transformers or a tokenizer reads: what is fetched, checked and digested."""
+
+CHECKPOINT_OTHERS = (CHECKPOINT_FILE, "*_config.json")
 """What else transformers reads or writes in a checkpoint's folder."""
 CHECKPOINT_INSIDE = "memorised"
 """The checkpoint that may lie in one of ours."""
@@ -108,13 +107,13 @@ def folder_digest(folder: Path) -> str:
     for file in _data_files(folder):
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        total.update(f"{file.name} {digest}\n".encode())
+        total.update(f"{file.relative_to(folder)} {digest}\n".encode())
     return total.hexdigest()
 
 
 def folder_stamp(folder: Path) -> list[tuple[str, int, int, int]]:
     """Give name, inode, size and time of change of the same files: it changes when one of them is replaced."""
-    stats = ((file.name, file.stat()) for file in _data_files(folder))
+    stats = ((str(file.relative_to(folder)), file.stat()) for file in _data_files(folder))
     return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
@@ -142,6 +141,10 @@ def _is_ours(name: str) -> bool:
     return is_checkpoint_file(name) and (not name.endswith(".safetensors") or name.startswith("model"))
 
 
+def data_entries(folder: Path) -> list[Path]:
+    """List what has the name of a file that is read, be it a file or not."""
+    return sorted({entry for pattern in CHECKPOINT_DATA for entry in folder.glob(pattern)})
+
+
 def _data_files(folder: Path) -> list[Path]:
-    files = {file for pattern in CHECKPOINT_DATA for file in folder.glob(pattern) if file.is_file()}
-    return sorted(files, key=lambda item: item.name)
+    return [entry for entry in data_entries(folder) if entry.is_file()]

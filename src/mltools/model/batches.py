@@ -59,6 +59,10 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def with_ids(self, ids: list[list[int]]) -> "Encoded":
+        """Give other rows of the same tokenizer."""
+        return Encoded(ids, self._pad_id, self._vocabulary, 0)
+
     def batch(self, rows: Sequence[int] | NDArray[np.int64], device: torch.device) -> Batch:
         """Pad the given rows on the right into one batch."""
         chosen = [self.ids[i] for i in rows]

@@ -86,7 +86,8 @@ class Checkpoint(Outline):
 
     def head_modules(self) -> list[nn.Module]:
         """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""
-        _, after = call_order(self.model, self.stack, lambda: short_pass(self.runner))
+        with self.runner.trial():
+            _, after = call_order(self.model, self.stack, lambda: short_pass(self.runner))
         return [module for name, module in self.model.named_modules() if name in after]
 
     def digest(self) -> dict[str, str]:

@@ -12,6 +12,8 @@ from mltools.io.rows import shown
 from mltools.model.blocks import HEAD
 from mltools.model.checkpoint import Checkpoint
 
+SINGLE_LABEL = "single_label_classification"
+
 
 def weight_faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> Iterator[str]:
     """Say what makes the weights unusable.
@@ -50,7 +52,7 @@ def weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def check_classes(checkpoint: Checkpoint) -> None:
-    """Check that there are two classes or more, each named once.
+    """Check that the head chooses one of two classes or more, each named once.
 
     Raises:
         CheckpointError: there are not.
@@ -61,6 +63,12 @@ def check_classes(checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{checkpoint.name}: config.json names two classes {shown(twice)}")
     if len(labels) < 2:
         raise CheckpointError(f"{checkpoint.name}: one output only; a classifier needs two classes")
+    kind = getattr(checkpoint.model.config, "problem_type", None)
+    if kind not in (None, SINGLE_LABEL):
+        raise CheckpointError(
+            f"{checkpoint.name}: config.json says problem_type {shown(kind)}, but one class a row is read from a head; "
+            f'if this one chooses a single class, write "{SINGLE_LABEL}" there'
+        )
 
 
 def _of_a_block(key: str, path: str) -> bool:

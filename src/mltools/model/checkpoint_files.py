@@ -12,11 +12,17 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from mltools.errors import CheckpointError, NotFoundError
+from mltools.io.provenance import CHECKPOINT_DATA, CHECKPOINT_FILE, data_entries
 from mltools.io.rows import shown
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+TOKENIZER = "tokenizer_config.json"
+DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
+"""Files that transformers would read in place of all others."""
+OTHER_FILES = ("configuration_files", "fast_tokenizer_files", "init_inputs", "gguf_file")
+"""Keys that make transformers open files by other names, or hand paths to a tokenizer."""
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pkl", "tf_model.h5")
 
 
@@ -44,9 +50,8 @@ def _fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=[*CHECKPOINT_DATA, CHECKPOINT_FILE, ADAPTER]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0][:120]
         raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
@@ -61,21 +66,58 @@ def check_files(folder: Path, name: str) -> list[int]:
     Raises:
         CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
     """
-    config = _read_json(folder / "config.json", name)
-    settings = {"config.json": config}
-    if (folder / "tokenizer_config.json").exists():
-        settings["tokenizer_config.json"] = _read_json(folder / "tokenizer_config.json", name)
-    for file_name, values in settings.items():
-        if values.get("auto_map"):
-            raise CheckpointError(f"{name}: {file_name} asks to run code of its own (auto_map); this is never done")
-    if "quantization_config" in config:
+    for entry in data_entries(folder):
+        _check_place(entry, folder, name)
+    config = read_json(folder / "config.json", name)
+    _check_keys("config.json", config, name)
+    if (folder / TOKENIZER).exists():
+        _check_keys(TOKENIZER, read_json(folder / TOKENIZER, name), name)
+    if config.get("quantization_config") is not None:
         raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
+    if config.get("transformers_weights") not in (None, WEIGHTS, INDEX):
+        raise CheckpointError(
+            f"{name}: config.json takes the weights from {shown(config['transformers_weights'])} "
+            f"(transformers_weights); only {WEIGHTS} or {INDEX} is read: save them so and remove that key"
+        )
+    sharded = next((file.name for file in folder.glob(DISTRIBUTED)), None)
+    if sharded is not None:
+        raise CheckpointError(
+            f"{name}: {sharded} is of a distributed checkpoint; save the model in one piece, or remove it"
+        )
     if (folder / ADAPTER).exists():
         raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
     return [size for file in _weight_files(folder, name) for size in _check_weights(file, folder, name)]
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
+def _check_place(entry: Path, folder: Path, name: str) -> None:
+    """Check that a file is a plain one (a pipe would be waited for without end) that lies in the folder."""
+    place, target = entry.relative_to(folder), entry.resolve()
+    inside = folder.resolve() in target.parents
+    in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
+    if not inside and not in_hub_cache:
+        raise CheckpointError(f"{name}: {place} is a link out of the folder ({target}); refused")
+    if not entry.is_file():
+        raise CheckpointError(f"{name}: {place} is not a plain file; refused")
+
+
+def _check_keys(file_name: str, values: dict[str, Any], name: str) -> None:
+    """Check that a file asks for no code of its own, nor for files by another name than the usual."""
+    if values.get("auto_map"):
+        raise CheckpointError(
+            f"{name}: {file_name} asks to run code of its own (auto_map); this is never done; where transformers "
+            "has the class itself, remove that key"
+        )
+    steering = next((key for key in OTHER_FILES if values.get(key)), None)
+    if steering is not None:
+        raise CheckpointError(f"{name}: {file_name} names other files to open ({steering}); refused; remove that key")
+
+
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    """Read a JSON object of a checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -91,7 +133,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
     if (folder / INDEX).exists() and (folder / WEIGHTS).exists():
         raise CheckpointError(f"{name}: has {WEIGHTS} and {INDEX}; one of them is stale: remove it")
     if (folder / INDEX).exists():
-        shards = _read_json(folder / INDEX, name).get("weight_map")
+        shards = read_json(folder / INDEX, name).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(file, str) for file in shards.values()):
             raise CheckpointError(f"{name}: {INDEX} has no weight_map")
         files = sorted(set(shards.values()))
@@ -114,11 +156,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def _check_weights(file: Path, folder: Path, name: str) -> list[int]:
-    target = file.resolve()
-    inside = target.parent == folder.resolve()
-    in_hub_cache = target.parent.name == "blobs" and target.parent.parent in folder.resolve().parents
-    if not inside and not in_hub_cache:
-        raise CheckpointError(f"{name}: {file.name} is a link out of the folder ({target}); refused")
+    _check_place(file, folder, name)
     try:
         with safe_open(file, framework="pt") as tensors:
             return [math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from accelerate import cpu_offload
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
@@ -20,8 +20,9 @@ from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
 from mltools.io.provenance import folder_stamp
 from mltools.model.blocks import HEAD, find_blocks, find_parts
 from mltools.model.checkpoint import Checkpoint, Outline, short_pass
+from mltools.model.checkpoint_config import build_config
 from mltools.model.checkpoint_faults import check_classes, weight_faults
-from mltools.model.checkpoint_files import check_files, locate
+from mltools.model.checkpoint_files import check_files, locate, read_json
 from mltools.model.runner import Runner
 
 transformers_logging.set_verbosity_error()
@@ -75,7 +76,7 @@ def open_outline(name: str, blocks: str | None = None) -> Outline:
     model = _outline(config, sizes, name)
     with _blaming(name, "cannot be loaded as a sequence classifier"):
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
-    return Outline(name, folder, model, _load_tokenizer(folder, name), stack)
+    return Outline(name, folder, model, _load_tokenizer(folder, name, config), stack)
 
 
 def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint, list[str]]:
@@ -106,7 +107,7 @@ def _open(
         config.id2label = dict(enumerate(fresh_head))
         config.label2id = {label: i for i, label in enumerate(fresh_head)}
         config.problem_type = "single_label_classification"
-    tokenizer = _load_tokenizer(folder, name)
+    tokenizer = _load_tokenizer(folder, name, config)
     model, info, dtype = _load_model(folder, name, config)
     saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states", "return_dict")}
     model.config.use_cache = False
@@ -126,8 +127,8 @@ def _open(
         _own_weights(model.float(), device)
         model.eval()
         runner = Runner(model, stack, model.config, device)
-        parts = find_parts(model, stack, lambda: short_pass(runner))
-    runner.applications = runner.passes = 0
+        with runner.trial():
+            parts = find_parts(model, stack, lambda: short_pass(runner))
     replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
     fresh = frozenset(info["missing_keys"]) | replaced
     checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)
@@ -162,7 +163,7 @@ def _blaming(name: str, what: str) -> Iterator[None]:
 
 def _load_config(folder: Path, name: str) -> Any:
     with _blaming(name, "config.json cannot be used"):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return build_config(read_json(folder / "config.json", name), name)
 
 
 def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
@@ -187,9 +188,9 @@ def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
     return model
 
 
-def _load_tokenizer(folder: Path, name: str) -> Any:
+def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     with _blaming(name, "no usable tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
     if tokenizer.pad_token is None:
@@ -205,6 +206,7 @@ def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, An
             dtype="auto",
             trust_remote_code=False,
             use_safetensors=True,
+            local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head's size may change; `weight_faults` refuses all else
         )

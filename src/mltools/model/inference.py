@@ -1,4 +1,4 @@
-"""Predictions of all rows, and the check at the start that a row's result does not depend on its batch."""
+"""Predictions of all rows."""
 
 from collections.abc import Callable
 
@@ -7,14 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mltools.errors import CheckpointError
 from mltools.model.batches import Batch, Encoded
 from mltools.model.runner import Runner
 
 Logits = NDArray[np.float32]
 TIE = 1e-5
 """Two logits nearer than this are a tie: rounding could swap them."""
-CHECK_TOLERANCE = 1e-3
 
 
 @torch.inference_mode()
@@ -47,37 +45,6 @@ def predict(
     runner.model.train(was_training)
     assert result is not None, "predict needs at least one row"
     return result
-
-
-@torch.inference_mode()
-def self_check(runner: Runner, encoded: Encoded) -> None:
-    """Check on the shortest and the longest row that a row alone and in a padded batch gives the same logits.
-
-    Three passes: the recorded one of the batch, which must also give its logits when its end is replayed, and two.
-
-    Raises:
-        CheckpointError: it does not; results would depend on the batch.
-    """
-    rows = np.unique([int(encoded.lengths.argmin()), int(encoded.lengths.argmax())])
-    was_training = runner.model.training
-    runner.model.eval()
-    alone = torch.cat([runner.forward(encoded.batch(rows[i : i + 1], runner.device)) for i in range(len(rows))]).float()
-    batched: list[Tensor] = []
-    handle = runner.model.register_forward_hook(lambda _, __, output: batched.append(output.logits))
-    try:
-        recording = runner.record(encoded.batch(rows, runner.device))
-    finally:
-        handle.remove()
-    replayed = runner.tail(recording, recording.states[-1])
-    runner.model.train(was_training)
-    scale = max(1.0, float(alone.abs().max()))
-    for name, other in (("batched", batched[0]), ("replayed", replayed)):
-        gap = float((other.float() - alone).abs().max())
-        if not gap <= CHECK_TOLERANCE * scale:
-            raise CheckpointError(
-                f"self-check failed: a row's logits alone and {name} differ by {gap:.3g}; results of this model "
-                "would depend on the batch (run in float32; report the architecture if it persists)"
-            )
 
 
 def predictions(logits: Logits) -> tuple[NDArray[np.int64], int]:

@@ -16,6 +16,7 @@ from mltools.errors import CheckpointError
 from mltools.model.batches import Batch
 from mltools.model.blocks import BlockStack, first_tensor
 from mltools.model.pooled import pooled_forward
+from mltools.model.trial import untouched
 
 Pooling = Literal["first", "last", "all"]
 
@@ -58,8 +59,10 @@ class Runner:
         self.device = device
         self._template: Any = None
         self.pools_last_block = False
-        self.pooling: Pooling = self._find_pooling()
-        self.pools_last_block = self._can_pool_last_block()
+        self.pooling: Pooling = "all"
+        with self.trial():
+            self.pooling = self._find_pooling()
+            self.pools_last_block = self._can_pool_last_block()
 
     @contextlib.contextmanager
     def padding(self, batch: Batch) -> Iterator[None]:
@@ -84,6 +87,21 @@ class Runner:
     def _logits(self, batch: Batch) -> Tensor:
         with self._pooled_last_block(batch):
             return self._whole_logits(batch)
+
+    def stock_logits(self, batch: Batch) -> Tensor:
+        """Run the model's own forward pass as it is, uncounted: what all else is checked against."""
+        return self._whole_logits(batch)
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """Try the model out in eval mode: afterwards nothing is changed, and nothing was counted."""
+        counted = self.applications, self.passes
+        with untouched(self.model):
+            self.model.eval()
+            try:
+                yield
+            finally:
+                self.applications, self.passes = counted
 
     def _whole_logits(self, batch: Batch) -> Tensor:
         with self.padding(batch):
@@ -273,10 +291,7 @@ class Runner:
         """
         ids = torch.full((1, 4), self._real_id(), device=self.device)
         batch = Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids))
-        was_training = self.model.training
-        self.model.eval()
         recording = self.record(batch)
-        self.applications = self.passes = 0
         states, template = recording.states[-1].clone(), recording.templates[-1]
         self._template = template
         before = self._tail(batch, states, template)
@@ -288,7 +303,6 @@ class Runner:
             changed[:, position] = states[:, position]
             if torch.allclose(self._tail(batch, changed, template), before, rtol=1e-4, atol=1e-5):
                 result = "first" if name == "first" else "last"
-        self.model.train(was_training)
         return result
 
     @torch.inference_mode()
@@ -299,8 +313,6 @@ class Runner:
         ids = torch.full((2, 4), self._real_id(), device=self.device)
         mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], device=self.device)
         batch = Batch(np.arange(2), ids, mask)
-        was_training = self.model.training
-        self.model.eval()
         recording = self.record(batch)
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
@@ -313,9 +325,6 @@ class Runner:
             )
         except (LookupError, RuntimeError, ValueError, TypeError, IndexError):
             return False  # not a block of the usual form; it is computed whole
-        finally:
-            self.model.train(was_training)
-            self.applications = self.passes = 0
         return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)
 
 

@@ -22,8 +22,8 @@ from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checks import check_pooled_states, self_check
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import self_check
 from mltools.model.runner import Pooling
 
 PART_ROWS = 4096
@@ -166,6 +166,7 @@ def _write_part(
     encoded = checkpoint.encode(part, extraction.max_length)
     if start == 0:
         self_check(runner, encoded)
+        check_pooled_states(checkpoint, encoded, position, raw_last=extraction.raw_last)
     for batch in encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device):
         values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
         writer.write(start + batch.rows, values.float().cpu().numpy())

@@ -36,11 +36,11 @@ from mltools.io.source import Source
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint, check_unchanged
 from mltools.model.checkpoint_saving import save_checkpoint
+from mltools.model.checks import self_check
 from mltools.model.classes import class_names, target_indices
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
 from mltools.model.heads import open_for_training
-from mltools.model.inference import self_check
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
 from mltools.model.training import Training, accelerator_for, purpose_seed
 from mltools.run import Run

@@ -20,11 +20,11 @@ from mltools.errors import RowsError
 from mltools.io.examples import Examples
 from mltools.io.kinds import GeneralisationScoreRecord, HalfRecord
 from mltools.io.writer import write_table
+from mltools.model.checks import self_check
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
 from mltools.model.device import set_threads
 from mltools.model.heads import open_for_training
-from mltools.model.inference import self_check
 from mltools.model.tasks import Task, make_task
 from mltools.model.training import accelerator_for, purpose_seed
 from mltools.run import Run

@@ -26,10 +26,10 @@ from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
 from mltools.model.checkpoint import Checkpoint, check_unchanged
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_pairs import check_same
+from mltools.model.checks import self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
-from mltools.model.inference import self_check
 from mltools.run import Run
 from mltools.spec import bare
 

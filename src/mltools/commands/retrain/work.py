@@ -23,9 +23,10 @@ from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
+from mltools.model.checks import TOLERANCE, check_kept_states, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import CHECK_TOLERANCE, Logits, predict, predictions, self_check
+from mltools.model.inference import Logits, predict, predictions
 from mltools.model.training import (
     Schedule,
     Training,
@@ -188,6 +189,8 @@ class _Sweep:
         self.original = target_indices(examples.original_labels, noisy.labels, examples)
         self.encoded = noisy.encode(examples, settings.max_length)
         self_check(self.runner, self.encoded)
+        if _caching(settings):
+            check_kept_states(noisy, pretrained, self.encoded)
         self.parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
         self.names = select_part(noisy.stack, settings.part)
         donor = dict(pretrained.model.named_parameters())
@@ -247,7 +250,7 @@ class _Sweep:
         whole = self.runner.forward(batch)
         gap = float((self._forward(batch) - whole).abs().max())
         self.runner.applications = counted  # checks are not part of the work
-        if not gap <= CHECK_TOLERANCE * max(1.0, float(whole.abs().max())):
+        if not gap <= TOLERANCE * max(1.0, float(whole.abs().max())):
             raise CheckpointError(
                 f"{self.checkpoint.name}: going on from kept states changes logits by {gap:.3g}; run with "
                 "--frozen-dropout, which keeps none (and please report the architecture)"

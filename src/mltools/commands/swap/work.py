@@ -24,9 +24,10 @@ from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
+from mltools.model.checks import check_mixture, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.inference import TIE, self_check
+from mltools.model.inference import TIE
 from mltools.model.runner import Recording
 from mltools.run import Run
 from mltools.spec import bare
@@ -109,6 +110,7 @@ def swap(
     result = result if result is not None else SwapResult.empty()
     result.start(noisy, windows, len(encoded))
     donor = take_part(noisy, clean, settings.part)
+    check_mixture(noisy, donor, encoded, window_logits)
     rows = _predict(noisy, donor, encoded, windows, settings.batch_size, result)
     with noisy.unchanged(), clean.unchanged():
         for _ in progress(rows, len(encoded)) if progress else rows:
