@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 Preset = Literal["paper", "released-code"]
 Target = Literal["label", "original_label"]
 ProbeTarget = Literal["noise", "label", "original_label"]
+Donor = Literal["clean", "other"]
 Crossing = Literal["first", "last", "stable"]
 Part = Literal["all", "attn", "mlp", "norm"]
 PARTS: tuple[Part, ...] = ("all", "attn", "mlp", "norm")
@@ -108,7 +109,15 @@ class GeneraliseConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class SwapConfig(Settings):
+class ValidityConfig(Settings):
+    """What the experiment behind a number must show (`model.validity`): it decides the records' `valid`."""
+
+    min_noisy_accuracy: float = 0.9
+    donor_is: Donor = "clean"
+
+
+@dataclass(frozen=True)
+class SwapConfig(ValidityConfig):
     """Settings of `swap`."""
 
     part: Part = "all"
@@ -117,7 +126,7 @@ class SwapConfig(Settings):
 
 
 @dataclass(frozen=True)
-class RetrainConfig(Settings):
+class RetrainConfig(ValidityConfig):
     """Settings of `retrain`. Defaults are what was run (released-code §1.6)."""
 
     RELEASED: ClassVar[Mapping[str, Any]] = {"clip_scope": "all", "frozen_dropout": True}
@@ -137,7 +146,7 @@ class RetrainConfig(Settings):
 
 
 @dataclass(frozen=True)
-class GradsConfig(Settings):
+class GradsConfig(ValidityConfig):
     """Settings of `grads`."""
 
     RELEASED: ClassVar[Mapping[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from mltools import console
-from mltools.config import PARTS, Preset, TrainingConfig, choices
+from mltools.config import PARTS, Preset, SwapConfig, TrainingConfig, choices
 from mltools.errors import UsageError
 from mltools.io.columns import LabelType
 
@@ -101,6 +101,28 @@ Part = Annotated[
     str | None,
     choice("--part", PARTS, metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm. [default: all]"),
 ]
+
+# -- whether the experiment took place -----------------------------------------------------------------
+MinNoisyAccuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--min-noisy-accuracy",
+        metavar="R",
+        min=0,
+        max=1,
+        help="NOISY's accuracy on noisy rows below which records are invalid; 0: any. [default: 0.9]",
+    ),
+]
+DonorIs = Annotated[
+    str | None,
+    choice(
+        "--donor-is",
+        choices(SwapConfig, "donor_is"),
+        metavar="WHAT",
+        help="CLEAN is clean (NOISY's twin), or other: then it is not judged. [default: clean]",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="End with status 1 if the experiment is invalid.")]
 
 # -- how training goes ---------------------------------------------------------------------------------
 TrainBatchSize = Annotated[

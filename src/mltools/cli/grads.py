@@ -50,6 +50,8 @@ def grads(
         Path | None,
         typer.Option("--save", metavar="FILE", help="Write the mean gradients of CHECKPOINT, a safetensors file."),
     ] = None,
+    min_noisy_accuracy: options.MinNoisyAccuracy = None,
+    strict: options.Strict = False,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
@@ -73,6 +75,9 @@ def grads(
     seed and id), and writes one record a layer: the norm over the block's tensors, divided by that of --frozen if
     given, scaled to sum 1. The record holds every step: both norms, noisy and clean rows alone, the frozen
     checkpoint, and attention, mlp and normalisation tensors side by side.
+
+    CHECKPOINT is measured on all rows first: if it has not memorised the noisy ones, records say so (valid=false), as
+    does a warning; with --strict no gradient is taken then, and the status is 1.
     """
     config = resolve(
         GradsConfig,
@@ -80,6 +85,7 @@ def grads(
         objective=objective,
         norm=norm,
         part=part,
+        min_noisy_accuracy=min_noisy_accuracy,
         noisy_only=noisy_only,
         leave_out=() if leave_out == "none" else options.parse_names(leave_out),
         seed=seed,
@@ -118,6 +124,7 @@ def grads(
             threads=threads,
             blocks=blocks,
             progress=_progress,
+            strict=strict,
         ):
             writer.write(record)
     assert record is not None

@@ -126,8 +126,11 @@ class Job:
                 check_output(out, force=True, inputs=(Path(path),))
 
     def used(self, role: str, source: Source | Examples) -> None:
-        """Note an input that was read, by its digest."""
-        source = source.source if isinstance(source, Examples) else source
+        """Note an input that was read, by its digest, and say how many of its rows have no label."""
+        if isinstance(source, Examples):
+            if source.n_unlabelled:
+                console.warn(f"{source.n_unlabelled} rows without a label are left out")
+            source = source.source
         self.inputs[role] = {"path": source.name, "sha256": source.digest}
 
     def read_records(self, paths: list[str] | None) -> Iterator[Records]:

@@ -44,6 +44,8 @@ def retrain(
     frozen_dropout: options.FrozenDropout = None,
     resume: options.Resume = None,
     seed: options.Seed = None,
+    min_noisy_accuracy: options.MinNoisyAccuracy = None,
+    strict: options.Strict = False,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
     label: options.LabelOpt = None,
@@ -66,6 +68,9 @@ def retrain(
     held-out clean rows and the rows trained on, the error (1 - noisy accuracy), and the error divided by the full
     window's, which is run first for that. Every window starts from the same weights and seed.
 
+    NOISY is measured as it is first: if it has not memorised the noisy rows, records say so (valid=false), as does a
+    warning; with --strict nothing is retrained then, and the status is 1.
+
     A sweep that was stopped goes on with --resume and the records it wrote to stdout.
     """
     from mltools.windows import parse_windows
@@ -74,6 +79,7 @@ def retrain(
         RetrainConfig,
         preset,
         part=part,
+        min_noisy_accuracy=min_noisy_accuracy,
         train_head=train_head,
         learning_rate=learning_rate,
         epochs=epochs,
@@ -114,9 +120,9 @@ def retrain(
     earlier = chain.from_iterable(read_records([resume])) if resume is not None else []
     done = finished(earlier, "retrain", config.part, task.tags)
     with task.records() as writer:
-        for record in tool(
-            base, fresh, examples, windows, config, done=done, run=task.sweep(config, examples), watch=_watch
-        ):
+        run = task.sweep(config, examples)
+        found = tool(base, fresh, examples, windows, config, done=done, run=run, strict=strict, watch=_watch)
+        for record in found:
             writer.write(record)
     task.finish(
         windows=writer.n,

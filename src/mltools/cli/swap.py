@@ -30,6 +30,9 @@ def swap(
         Path | None,
         typer.Option("--write", metavar="DIR", help="Write the mixed checkpoint of the one --layers window."),
     ] = None,
+    min_noisy_accuracy: options.MinNoisyAccuracy = None,
+    donor_is: options.DonorIs = None,
+    strict: options.Strict = False,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
     label: options.LabelOpt = None,
@@ -54,6 +57,9 @@ def swap(
     Takes the blocks of each window from CLEAN and all else from NOISY, and writes one record a window: accuracy on
     noisy and on clean rows against `label`, the error (1 - noisy accuracy), and the share of noisy rows that revert
     to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for.
+
+    NOISY and CLEAN are measured whole too: if NOISY has not memorised the noisy rows, or CLEAN is not its twin, records
+    say so (valid=false), as does a warning; with --strict the status is 1 then.
     """
     from mltools.windows import parse_windows
 
@@ -61,6 +67,8 @@ def swap(
         SwapConfig,
         preset,
         part=part,
+        min_noisy_accuracy=min_noisy_accuracy,
+        donor_is=donor_is,
         batch_size=options.parse_batch_size(batch_size),
         max_length=max_length,
     )
@@ -105,6 +113,8 @@ def swap(
         write_per_row(per_row, result, examples, task.provenance.by("--per-row"))
     if write is not None:
         write_mixed(base, donor, windows[0], write, task.provenance.by("--write"), config.part)
+    if result.validity is not None and not strict:
+        result.validity.tell()
     task.finish(
         windows=writer.n,
         resumed=len(done) or None,
@@ -113,3 +123,5 @@ def swap(
         applications=result.applications,
         applications_per_row=result.applications / result.rows if result.rows else None,
     )
+    if result.validity is not None and strict:
+        result.validity.tell(strict=True)
