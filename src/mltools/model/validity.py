@@ -38,8 +38,8 @@ Indices = NDArray[np.integer[Any]]
 class Labels:
     """What the rows say, as class indices (rows,); `original` is None where not every noisy row says it."""
 
-    label: Indices
-    original: Indices | None
+    label: NDArray[np.int64]
+    original: NDArray[np.int64] | None
     noisy: NDArray[np.bool_]
 
 
