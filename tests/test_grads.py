@@ -83,7 +83,7 @@ def test_released_post_processing(norm: str, minus_clean: bool, over_frozen: boo
     kept = [name for name in layers if not any(word in name for word in config.leave_out)]
     tensors = Tensors(layers, {"all": kept}, 4)
     rows = (np.arange(3), np.arange(3))
-    validity = Validity(1.0, 1.0, 0, 0, True, None)
+    validity = Validity(1.0, 1.0, True, None)
     frozen = golden_sums(post, "frozen") if over_frozen else None
     found = list(records(tensors, golden_sums(post, "M"), frozen, rows, config, validity))
     expected = post["out"][f"{norm},subtract_clean={minus_clean},normalise_frozen={over_frozen}"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoModel, AutoTokenizer
 
 from conftest import CONFORMANCE, Cli, keyword_rows, toy_rows, write_jsonl
-from mltools.config import ValidityConfig
+from mltools.config import SwapConfig, ValidityConfig
 from mltools.model.validity import Labels, judge, judge_pair
 
 Tiny = Callable[..., Path]
@@ -87,11 +88,11 @@ LABELS = Labels(LABEL, ORIGINAL, FLAGS)
 )
 def test_causes(noisy: Any, clean: Any, reason: str | None) -> None:
     counts = {"n_cut": 0, "n_unlabelled": 0}
-    found = judge_pair(noisy, clean, LABELS, ValidityConfig(), ("a", "b"), **counts)
+    found = judge_pair(noisy, clean, LABELS, SwapConfig(), ("a", "b"), **counts)
     assert (found.valid, found.valid_reason) == (reason is None, reason)
-    other = judge_pair(noisy, clean, LABELS, ValidityConfig(donor_is="other"), ("a", "b"), **counts)
+    other = judge_pair(noisy, clean, LABELS, SwapConfig(donor_is="other"), ("a", "b"), **counts)
     assert other.valid_reason == (reason if reason == "noisy_not_memorised" else None)
-    unknown = judge_pair(noisy, clean, Labels(LABEL, None, FLAGS), ValidityConfig(), ("a", "b"), **counts)
+    unknown = judge_pair(noisy, clean, Labels(LABEL, None, FLAGS), SwapConfig(), ("a", "b"), **counts)
     assert unknown.donor_noisy_reverted is None and unknown.valid_reason == reason
 
 
@@ -171,6 +172,30 @@ def test_retrain_says_when_it_did_not_learn(cli: Cli, tiny: Tiny, tmp_path: Path
         assert record["learnt"] is expected, record
         assert record["baseline_train_accuracy"] > 0.7
         assert found.err.count("did not learn") == (not expected)
+
+
+def test_states_keep_the_accuracies_by_which_probes_for_noise_are_judged(cli: Cli, tmp_path: Path) -> None:
+    """The head's, from the same pass; a model without a head leaves it unknown; other targets only carry them."""
+    path = tmp_path / "states.safetensors"
+    assert cli("states", CASE / "frozen", ROWS, "-o", path).code == 0
+    known = cli("grads", CASE / "frozen", ROWS, "-q").records[0]
+    expected = [known["baseline_noisy_accuracy"], known["baseline_clean_accuracy"]]
+    command = ("probe", path, "--target", "noise,label", "--probe", "linear", "--seeds", 1, "--allow-absent")
+    found = cli(*command)
+    assert found.code == 0 and len(notes(found.err)) == 1
+    for record in found.records:
+        assert [record["baseline_noisy_accuracy"], record["baseline_clean_accuracy"]] == pytest.approx(expected)
+        assert record["valid"] is (False if record["target"] == "noise" else None)
+    strict = cli(*command, "--strict")
+    assert (strict.code, strict.out) == (1, "")
+    headless = tmp_path / "headless"
+    AutoModel.from_pretrained(CASE / "frozen").save_pretrained(headless)
+    AutoTokenizer.from_pretrained(CASE / "frozen").save_pretrained(headless)
+    unknown = cli(command[0], headless, ROWS, *command[2:], "--strict")
+    assert unknown.code == 0 and {r["valid"] for r in unknown.records} == {None}
+    assert {r["baseline_noisy_accuracy"] for r in unknown.records} == {None}
+    centroid = cli("centroid", path).records[0]
+    assert centroid["baseline_noisy_accuracy"] == pytest.approx(expected[0]) and centroid["valid"] is None
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])

@@ -113,13 +113,13 @@ class ValidityConfig(Settings):
     """What the experiment behind a number must show (`model.validity`): it decides the records' `valid`."""
 
     min_noisy_accuracy: float = 0.9
-    donor_is: Donor = "clean"
 
 
 @dataclass(frozen=True)
 class SwapConfig(ValidityConfig):
     """Settings of `swap`."""
 
+    donor_is: Donor = "clean"
     part: Part = "all"
     batch_size: int | None = None
     max_length: int = 512
@@ -175,7 +175,7 @@ class StatesConfig(Settings):
 
 
 @dataclass(frozen=True)
-class ProbeConfig(Settings):
+class ProbeConfig(ValidityConfig):
     """Settings of `probe`. Defaults are what was run (released-code §1.8), with the paper's one hidden layer.
 
     `select_after`: only epochs after that many are candidates for the best one.

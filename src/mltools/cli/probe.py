@@ -73,6 +73,8 @@ def probe(
         bool | None,
         typer.Option("--allow-absent", help="Let classes be absent from a split; F1 is that of the others."),
     ] = None,
+    min_noisy_accuracy: options.MinNoisyAccuracy = None,
+    strict: options.Strict = False,
     seed: options.Seed = None,
     preset: options.PresetOpt = "paper",
     text: options.Text = None,
@@ -108,6 +110,7 @@ def probe(
         preset,
         targets=("label", "original_label") if events else names,
         probe=probe,
+        min_noisy_accuracy=min_noisy_accuracy,
         hidden_layers=hidden_layers,
         epochs=epochs,
         select_after=select_after,
@@ -146,7 +149,7 @@ def probe(
         found = (
             tool.events(opened, config, device=place, progress=_progress)
             if events
-            else tool.probe(opened, config, baseline=below, device=place, progress=_progress)
+            else tool.probe(opened, config, baseline=below, device=place, progress=_progress, strict=strict)
         )
         for record in found:
             writer.write(record)

@@ -33,7 +33,7 @@ VALIDITY = {
     "n_cut": "rows longer than --max-length, which were cut",
     "n_unlabelled": "rows without a label, which were left out",
     "valid": "false if what was measured shows that the experiment did not take place, as `valid_reason` says; null "
-    "if unknown",
+    "if unknown, as for a probe whose target is not noise",
     "valid_reason": "noisy_not_memorised (baseline_noisy_accuracy below --min-noisy-accuracy), "
     "clean_gives_noisy_labels (CLEAN gives the noisy label of more than half of the noisy rows) or clean_untrained "
     "(CLEAN's accuracy on clean rows below .9 of NOISY's); null unless `valid` is false",
@@ -232,6 +232,10 @@ class ProbeRecord:
     n_train: int = amount("rows the probe was trained on")
     n_validation: int = amount("rows its best epoch was chosen on")
     n_test: int = amount("rows it was measured on")
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    valid: bool | None = column(VALIDITY["valid"], None)
+    valid_reason: str | None = column(VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)
@@ -271,6 +275,9 @@ class CentroidRecord:
     noisy_p75: float | None = column("75th percentile of the noisy rows")
     noisy_p87_5: float | None = column("87.5th percentile of the noisy rows")
     reason: str | None = column("why values are null; null where none is")
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    valid: bool | None = column("null: states do not judge it", None)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from mltools import console
-from mltools.config import ValidityConfig
+from mltools.config import SwapConfig, ValidityConfig
 from mltools.errors import InvalidError
 from mltools.io.examples import Examples
 from mltools.io.provenance import CHECKPOINT_FILE
@@ -49,10 +49,10 @@ class Validity:
 
     baseline_noisy_accuracy: float | None
     baseline_clean_accuracy: float | None
-    n_cut: int
-    n_unlabelled: int
     valid: bool | None
     valid_reason: str | None
+    n_cut: int | None = None
+    n_unlabelled: int | None = None
     message: str | None = None
 
     def columns(self) -> dict[str, Any]:
@@ -121,15 +121,21 @@ def judge(
     predicted: Indices, labels: Labels, config: ValidityConfig, name: str, *, n_cut: int, n_unlabelled: int
 ) -> Validity:
     """Judge a run with one fine-tuned checkpoint by its predictions of all rows, nothing changed."""
-    noisy, clean = accuracies(predicted, labels)
+    return judge_accuracies(*accuracies(predicted, labels), config, name, n_cut=n_cut, n_unlabelled=n_unlabelled)
+
+
+def judge_accuracies(
+    noisy: float | None, clean: float | None, config: ValidityConfig, name: str, **counts: int | None
+) -> Validity:
+    """Judge a checkpoint by its accuracies on noisy and on clean rows; what was not measured leaves it unknown."""
     message = _not_memorised(noisy, config, name)
-    return Validity(
-        noisy, clean, n_cut, n_unlabelled, message is None, "noisy_not_memorised" if message else None, message
-    )
+    reason = "noisy_not_memorised" if message else None
+    valid = message is None if noisy is not None else None
+    return Validity(noisy, clean, valid=valid, valid_reason=reason, message=message, **counts)
 
 
 def judge_pair(
-    predicted: Indices, donor: Indices, labels: Labels, config: ValidityConfig, names: tuple[str, str], **counts: int
+    predicted: Indices, donor: Indices, labels: Labels, config: SwapConfig, names: tuple[str, str], **counts: int
 ) -> PairValidity:
     """Judge a run with NOISY and CLEAN by their predictions of all rows, each whole and with its own head.
 

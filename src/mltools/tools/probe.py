@@ -26,6 +26,7 @@ from mltools.io.rows import shown
 from mltools.io.states import States
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.probes import Ints, Job, Progress, Split, Target, f1_scores, train_probes
+from mltools.model.validity import judge_accuracies
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +57,7 @@ def probe(
     baseline: States | None = None,
     device: torch.device | None = None,
     progress: Progress | None = None,
+    strict: bool = False,
 ) -> Iterator[ProbeRecord]:
     """Train probes on every layer and yield a record a target and layer, from the embeddings (0) up.
 
@@ -65,10 +67,15 @@ def probe(
         baseline: states of the same rows by θ_P, whose layer 1 is what layer 1 is scored against.
         device: where to train; CPU by default.
         progress: wraps the epochs.
+        strict: train no probe for noise on states of a checkpoint that has not memorised the noisy rows.
 
     Raises:
+        InvalidError: with `strict`, such states.
         RowsError: no noisy rows or one class; a class that is absent from a split; other rows in the baseline.
     """
+    validity = judge_accuracies(*states.baseline, config, states.name)
+    if "noise" in config.targets:
+        validity.tell(strict=strict)
     splits = split_rows(states.rows.ids, config)
     below = _baseline_scores(states, baseline, splits, config, device) if baseline is not None else {}
     for scores in run_probes(states, _all_layers(states), splits, config, device, progress):
@@ -90,6 +97,10 @@ def probe(
                 n_train=len(splits[0].train),
                 n_validation=len(splits[0].validation),
                 n_test=len(splits[0].test),
+                baseline_noisy_accuracy=validity.baseline_noisy_accuracy,
+                baseline_clean_accuracy=validity.baseline_clean_accuracy,
+                valid=validity.valid if scores.target == "noise" else None,
+                valid_reason=validity.valid_reason if scores.target == "noise" else None,
             )
 
 
