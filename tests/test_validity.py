@@ -55,7 +55,7 @@ def test_baselines_are_the_checkpoints_own_accuracies(cli: Cli) -> None:
 
     def hits(checkpoint: str, column: str, *, noisy: bool) -> float:
         logits = np.array(expected["logits"][checkpoint])
-        found = [
+        found: list[bool] = [
             names[int(scores.argmax())] == row[column]
             for scores, row in zip(logits, rows, strict=True)
             if row["noisy"] == noisy

@@ -74,7 +74,8 @@ def centroid(
     rows = states.rows
     pairs = list(_pairs(rows))
     clean, noisy = _pair_counts(rows)
-    baseline = dict(zip(("baseline_noisy_accuracy", "baseline_clean_accuracy"), states.baseline, strict=True))
+    names = ("baseline_noisy_accuracy", "baseline_clean_accuracy")
+    baseline: dict[str, Any] = dict(zip(names, states.baseline, strict=True))
     for layer in _track(states, progress, projections):
         for a, b in pairs:
             yield CentroidRecord(
