@@ -58,7 +58,11 @@ def test_full_window_ignores_the_blocks_of_noisy(tiny: Tiny, noisy_rows: Path, t
     first, second = (
         run(folder, tiny("bert", 2), noisy_rows, windows) for folder in (tiny("bert", 1), tmp_path / "other")
     )
-    own = {"baseline_noisy_accuracy": None, "baseline_clean_accuracy": None, "baseline_train_accuracy": None}
+    own: dict[str, Any] = {
+        "baseline_noisy_accuracy": None,
+        "baseline_clean_accuracy": None,
+        "baseline_train_accuracy": None,
+    }
     assert replace(first["1-4"], **own, learnt=None) == replace(second["1-4"], **own, learnt=None)
     assert first["2"] != second["2"]
 
