@@ -20,6 +20,7 @@ from mltools.errors import CheckpointError, RowsError, TrainingError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
 from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.validity import Validity
 from mltools.spec import bare
 
 Tiny = Callable[..., Path]
@@ -83,9 +84,9 @@ def test_released_post_processing(norm: str, minus_clean: bool, over_frozen: boo
     kept = [name for name in layers if not any(word in name for word in config.leave_out)]
     tensors = Tensors(layers, {"all": kept}, 4)
     rows = (np.arange(3), np.arange(3))
-    found = list(
-        records(tensors, golden_sums(post, "M"), golden_sums(post, "frozen") if over_frozen else None, rows, config)
-    )
+    validity = Validity(1.0, 1.0, True, None)
+    frozen = golden_sums(post, "frozen") if over_frozen else None
+    found = list(records(tensors, golden_sums(post, "M"), frozen, rows, config, validity))
     expected = post["out"][f"{norm},subtract_clean={minus_clean},normalise_frozen={over_frozen}"]
     assert column(found, "score") == pytest.approx(expected, rel=1e-6)
     name = f"score_{norm}_{'difference' if minus_clean else 'noisy'}{'_over_frozen' if over_frozen else ''}"

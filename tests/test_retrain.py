@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,12 @@ def test_full_window_ignores_the_blocks_of_noisy(tiny: Tiny, noisy_rows: Path, t
     first, second = (
         run(folder, tiny("bert", 2), noisy_rows, windows) for folder in (tiny("bert", 1), tmp_path / "other")
     )
-    assert first["1-4"] == second["1-4"]
+    own: dict[str, Any] = {
+        "baseline_noisy_accuracy": None,
+        "baseline_clean_accuracy": None,
+        "baseline_train_accuracy": None,
+    }
+    assert replace(first["1-4"], **own, learnt=None) == replace(second["1-4"], **own, learnt=None)
     assert first["2"] != second["2"]
 
 
@@ -99,7 +105,7 @@ def test_clean_rows_are_learnt_and_noise_is_forgotten(tiny: Tiny, tmp_path: Path
     record = run(tiny("bert", 1), tiny("bert", 2), rows, [FULL], config)["1-4"]
     assert record.train_accuracy is not None and record.train_accuracy > 0.9
     assert record.clean_accuracy is not None and record.clean_accuracy > 0.7
-    assert record.noisy_accuracy < 0.3 and record.reverted > 0.7
+    assert record.noisy_accuracy < 0.3 and record.reverted is not None and record.reverted > 0.7
 
 
 def test_row_order_changes_nothing(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
@@ -344,8 +350,8 @@ def test_released_preset(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     ours, released = cli(*command), cli(*command, "--preset", "released-code")
     assert released.code == 0, released.err
     assert ours.records[0]["run"] != released.records[0]["run"]
-    assert f"applications={48 * 2 + (28 + 48) * 2} " in ours.err  # below the window once, then above it only
-    assert f"applications={(28 + 48) * 4} " in released.err
+    assert f"applications={48 * 2 + (48 + 28 + 48) * 2} " in ours.err  # below the window once, then above it only
+    assert f"applications={(48 + 28 + 48) * 4} " in released.err
 
 
 def test_layers_outside_the_model(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
@@ -371,7 +377,7 @@ def test_a_loss_that_is_not_finite_names_the_rows(cli: Cli, tiny: Tiny, noisy_ro
     result = cli("retrain", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--lr", "1e30", "--layers", "2")
     assert (result.code, result.out) == (1, "")
     message = r"mltools: window 2: loss is nan at step \d \(epoch 1, row ids \[[\d, ]+\]\); lower --lr\n"
-    assert re.fullmatch(message, result.err)
+    assert re.fullmatch(message, result.err.splitlines(keepends=True)[-1])
 
 
 def test_pretrained_without_a_head(cli: Cli) -> None:
@@ -394,4 +400,4 @@ def test_windows_that_all_start_at_a_layer_share_the_states(tiny: Tiny, noisy_ro
     list(retrain(base, fresh, read_examples(noisy_rows), settings=config))
     below = sum(48 * (start - 1) for start in range(1, 5))
     above = sum((28 + 48) * (4 - window.start + 1) for window in all_windows(4))
-    assert base.runner.applications == below + above
+    assert base.runner.applications == 48 * 4 + below + above  # NOISY as it is once

@@ -19,6 +19,10 @@ class TrainingError(MltoolsError):
     """Training cannot go on, for example after a non-finite loss."""
 
 
+class InvalidError(MltoolsError):
+    """With --strict: the experiment behind the records did not take place (`model.validity`)."""
+
+
 class UsageError(MltoolsError):
     """An option or argument that cannot be meant, or an output that already exists."""
 

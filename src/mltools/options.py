@@ -104,6 +104,26 @@ PresetName = Annotated[
 ]
 PartName = Annotated[Part, Flag("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm.")]
 MaxLength = Annotated[int, Flag("--max-length", metavar="N", numbers=LENGTHS, help="Longest row in tokens.")]
+MinNoisyAccuracy = Annotated[
+    float,
+    Flag(
+        "--min-noisy-accuracy",
+        metavar="R",
+        numbers=SHARE,
+        help="NOISY's accuracy on noisy rows below which records are invalid; 0: any.",
+    ),
+]
+Strict = Annotated[bool, Flag("--strict", steers=False, help="End with status 1 if the experiment is invalid.")]
+
+
+@dataclass(frozen=True)
+class ValidityOptions:
+    """What the experiment behind a number must show (`model.validity`): it decides the records' `valid`."""
+
+    min_noisy_accuracy: MinNoisyAccuracy = 0.9
+    strict: Strict = False
+
+
 BatchSize = Annotated[
     int | None,
     Flag(

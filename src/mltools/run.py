@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mltools import console
-from mltools.errors import MltoolsError, UsageError
+from mltools.errors import InvalidError, MltoolsError, UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mltools.model.cost import Shape
     from mltools.model.opened import Model
     from mltools.model.states import Extraction
+    from mltools.model.validity import Validity
 
 T = TypeVar("T")
 
@@ -211,6 +212,16 @@ class Run:
     def report(self, **facts: object) -> None:
         """Add to the summary."""
         self.facts.update(facts)
+
+    def judged(self, validity: "Validity", *, strict: bool) -> None:
+        """Say if the experiment did not take place; with `strict`, let the run end with that once all is written."""
+        if not strict:
+            validity.tell()
+            return
+        try:
+            validity.tell(strict=True)
+        except InvalidError as error:
+            self.fail(error)
 
     def fail(self, error: MltoolsError) -> None:
         """Let the run end with an error, once all that it has to write is written."""

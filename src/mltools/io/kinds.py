@@ -26,6 +26,21 @@ def fraction(doc: str, default: Any = MISSING) -> Any:
     return column(doc, default, low=0, high=1)
 
 
+VALIDITY = {
+    "baseline_noisy_accuracy": "the checkpoint's accuracy on all noisy rows against `label`, nothing changed; null if "
+    "there are none, or if it has no head",
+    "baseline_clean_accuracy": "the same on all clean rows",
+    "n_cut": "rows longer than --max-length, which were cut",
+    "n_unlabelled": "rows without a label, which were left out",
+    "valid": "false if what was measured shows that the experiment did not take place, as `valid_reason` says; null "
+    "if unknown, as for a probe whose target is not noise",
+    "valid_reason": "noisy_not_memorised (baseline_noisy_accuracy below --min-noisy-accuracy), "
+    "clean_gives_noisy_labels (CLEAN gives the noisy label of more than half of the noisy rows) or clean_untrained "
+    "(CLEAN's accuracy on clean rows below .9 of NOISY's); null unless `valid` is false",
+}
+"""What the columns say by which several kinds of records tell whether their experiment took place."""
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """One epoch of `finetune`. Accuracies are fractions 0-1, measured in eval mode after the epoch."""
@@ -82,14 +97,42 @@ class WindowRecord:
     )
     n_clean: int = amount("clean rows measured: all (swap), held-out ones (retrain)")
     clean_accuracy: float | None = fraction("accuracy on those against `label`; null if there are none")
-    reverted: float = fraction("share of noisy rows now predicted as their original label")
+    reverted: float | None = fraction(
+        "share of noisy rows now predicted as their original label; null where a noisy row does not say it"
+    )
     n_train: int | None = amount("rows retrained on; null for swap", None)
-    train_accuracy: float | None = fraction("accuracy on the rows retrained on; null for swap", None)
+    train_accuracy: float | None = fraction(
+        "accuracy on the rows retrained on, at most 512 of them, drawn by (seed, id); null for swap", None
+    )
+    baseline_train_accuracy: float | None = fraction("NOISY's own accuracy on the same rows; null for swap", None)
+    learnt: bool | None = column(
+        "whether train_accuracy reaches .9 of baseline_train_accuracy: if not, the error is also that of a window "
+        "that was not retrained; null for swap",
+        None,
+    )
     train_head: bool | None = column("whether what follows the last block was trained too; null for swap", None)
     run: str | None = column("digest of the settings and inputs that the windows of one sweep share", None)
     n_ties: int | None = amount(
         "rows whose two best logits differ by less than 1e-5, so that their prediction is not to be trusted", None
     )
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    n_cut: int | None = amount(VALIDITY["n_cut"], None)
+    n_unlabelled: int | None = amount(VALIDITY["n_unlabelled"], None)
+    donor_noisy_reverted: float | None = fraction(
+        "share of noisy rows that CLEAN, whole and with its own head, predicts as their original label; null for "
+        "retrain, and where a noisy row does not say it",
+        None,
+    )
+    donor_clean_accuracy: float | None = fraction("accuracy of CLEAN on clean rows; null for retrain", None)
+    twins: bool | None = column(
+        "false where provenance or embeddings show that CLEAN and NOISY differ in more than the labels (seed, rows, "
+        "target, start), true where provenance shows that they do not; null where nothing shows it, for retrain, and "
+        "with --donor-is other",
+        None,
+    )
+    valid: bool | None = column(VALIDITY["valid"], None)
+    valid_reason: str | None = column(VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)
@@ -155,6 +198,12 @@ class GradRecord:
     score_attn: float | None = amount("`score` as --part attn gives it")
     score_mlp: float | None = amount("`score` as --part mlp gives it")
     score_norm: float | None = amount("`score` as --part norm gives it")
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    n_cut: int | None = amount(VALIDITY["n_cut"], None)
+    n_unlabelled: int | None = amount(VALIDITY["n_unlabelled"], None)
+    valid: bool | None = column(VALIDITY["valid"], None)
+    valid_reason: str | None = column(VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)
@@ -189,6 +238,10 @@ class ProbeRecord:
     n_train: int = amount("rows the probe was trained on")
     n_validation: int = amount("rows its best epoch was chosen on")
     n_test: int = amount("rows it was measured on")
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    valid: bool | None = column(VALIDITY["valid"], None)
+    valid_reason: str | None = column(VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)
@@ -228,6 +281,9 @@ class CentroidRecord:
     noisy_p75: float | None = column("75th percentile of the noisy rows")
     noisy_p87_5: float | None = column("87.5th percentile of the noisy rows")
     reason: str | None = column("why values are null; null where none is")
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
+    valid: bool | None = column("null: states do not judge it", None)
 
 
 @dataclass(frozen=True)

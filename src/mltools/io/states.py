@@ -1,7 +1,8 @@
 """States: every row's hidden states at the pooled position, all layers, in one safetensors file. Needs no torch.
 
 Tensors: `hidden_states` (n, L + 1, d), float32 or float16, rows in input order; `label` and `original_label` (n,),
-int64 indices of the class names that the metadata lists; `noisy` (n,); `ids`, a JSON array as bytes. All shapes are
+int64 indices of the class names that the metadata lists; `noisy` (n,); `ids`, a JSON array as bytes; `baseline` (2,),
+the head's accuracy on noisy and on clean rows, NaN where there is none (no head, no such rows). All shapes are
 known beforehand, so the header is written first and rows go to their places as they come: memory does not grow.
 """
 
@@ -29,7 +30,8 @@ from mltools.io.source import STDIN, Source, rereadable
 from mltools.io.stdout import write_stdout
 
 HIDDEN = "hidden_states"
-NAMES = {"float32": "F32", "float16": "F16", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
+BASELINE = "baseline"
+NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
 COPY_BYTES = 1 << 20
 
 
@@ -68,7 +70,11 @@ class StatesWriter:
         self._row_shape = (layers + 1, width)
         ids = np.frombuffer(json.dumps(rows.ids, ensure_ascii=False, separators=(",", ":")).encode(), np.uint8)
         provenance = replace(provenance, facts={**provenance.facts, "labels": rows.names})
-        before = {"label": rows.label, "original_label": rows.original_label}  # the widest first: all are aligned
+        before = {
+            BASELINE: np.full(2, np.nan),
+            "label": rows.label,
+            "original_label": rows.original_label,
+        }  # the widest first: all are aligned
         after = {"noisy": rows.noisy, "ids": ids}
         shapes = {
             **{name: (values.dtype, values.shape) for name, values in before.items()},
@@ -76,7 +82,7 @@ class StatesWriter:
             **{name: (values.dtype, values.shape) for name, values in after.items()},
         }
         header, starts = _layout(shapes, provenance)
-        self._start = starts[HIDDEN]
+        self._start, self._baseline = starts[HIDDEN], starts[BASELINE]
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         _write_at(self._file, header, 0)
         for name, values in {**before, **after}.items():
@@ -87,6 +93,11 @@ class StatesWriter:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
+
+    def write_baseline(self, accuracies: tuple[float | None, float | None]) -> None:
+        """Write the head's accuracy on noisy and on clean rows."""
+        values = np.array([np.nan if value is None else value for value in accuracies], np.float64)
+        _write_at(self._file, values, self._baseline)
 
     def write(self, positions: NDArray[np.int64], states: NDArray[np.float32]) -> None:
         """Write the states (rows, L + 1, d) of the rows at the given positions.
@@ -181,6 +192,7 @@ class States:
         n, self.layers, self.width = shape[0], shape[1] - 1, shape[2]
         self.provenance: dict[str, Any] = _metadata(file)
         self.rows = self._table(n, found)
+        self.baseline = self._accuracies(found)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -198,6 +210,13 @@ class States:
                 f"{self.name}: {n} rows with {len(set(ids))} ids and labels {lowest}-{highest} of {len(names)} classes"
             )
         return RowTable(ids, label, original, noisy, names)
+
+    def _accuracies(self, found: list[str]) -> tuple[float | None, float | None]:
+        values = self._file.get_tensor(BASELINE) if BASELINE in found else np.full(2, np.nan)
+        if values.shape != (2,) or values.dtype.kind != "f" or ((values < 0) | (values > 1)).any():
+            raise RowsError(f"{self.name}: {BASELINE} is {values.dtype} {list(values.shape)}, not two accuracies")
+        noisy, clean = (None if np.isnan(value) else float(value) for value in values)
+        return noisy, clean
 
     def _ids(self) -> list[RowId]:
         try:

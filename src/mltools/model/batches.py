@@ -47,8 +47,9 @@ class Encoded:
     row is lost.
     """
 
-    def __init__(self, ids: list[list[int]], pad_id: int, vocabulary: int, empty_id: int) -> None:
-        """Keep the ids of each row; `pad_id` is the tokenizer's padding token."""
+    def __init__(self, ids: list[list[int]], pad_id: int, vocabulary: int, empty_id: int, n_cut: int = 0) -> None:
+        """Keep the ids of each row; `pad_id` is the tokenizer's padding token, `n_cut` how many rows were longer."""
+        self.n_cut = n_cut
         self.n_empty = sum(not row for row in ids)
         self.ids = [row or [empty_id] for row in ids]
         self.lengths = np.array([len(row) for row in self.ids], dtype=np.int64)

@@ -138,10 +138,20 @@ def encode(tokenizer: Any, texts: Sequence[str], max_length: int, vocabulary: in
             f"the tokenizer gives token {highest}, but the model has embeddings for 0-{vocabulary - 1} only; "
             "tokenizer and model do not belong together"
         )
-    encoded = Encoded(ids, tokenizer.pad_token_id, vocabulary, empty)
+    n_cut = _count_cut(tokenizer, texts, ids, max_length)
+    if n_cut:
+        console.warn(f"{n_cut} rows are longer than {max_length} tokens and are cut (--max-length, or the model's own)")
+    encoded = Encoded(ids, tokenizer.pad_token_id, vocabulary, empty, n_cut)
     if encoded.n_empty:
         console.warn(f"{encoded.n_empty} rows without a token are kept, as one special token")
     return encoded
+
+
+def _count_cut(tokenizer: Any, texts: Sequence[str], ids: Sequence[Sequence[int]], max_length: int) -> int:
+    """Count the rows that have more tokens than were kept: only those that fill the length can."""
+    full = [text for text, row in zip(texts, ids, strict=True) if len(row) >= max_length]
+    whole = tokenizer(full, verbose=False, return_attention_mask=False)["input_ids"] if full else []
+    return sum(len(row) > max_length for row in whole)
 
 
 def short_pass(runner: Runner) -> Tensor:

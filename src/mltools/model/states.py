@@ -4,6 +4,7 @@ Rows are read twice: once for what is not text, so that the shape of the file is
 texts nor states of all rows are ever in memory.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mltools import console
 from mltools.errors import CheckpointError, RowsError
@@ -22,7 +24,8 @@ from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.checks import check_pooled_states, self_check
+from mltools.model.checks import self_check
+from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.runner import Pooling
 
@@ -128,9 +131,11 @@ def states(
         StatesWriter(out, rows, *size, extraction.dtype, replace(provenance, facts=facts)) as writer,
         checkpoint.unchanged(),
     ):
-        done = _write(checkpoint, source, columns, rows, writer, extraction, position)
+        predicted = _Predicted(checkpoint)
+        done = _write(checkpoint, source, columns, rows, writer, extraction, position, predicted)
         for _ in progress(done, len(rows)) if progress else done:
             pass
+        writer.write_baseline(predicted.accuracies(rows))
 
 
 def plan(shape: Shape) -> WorkItem:
@@ -147,12 +152,15 @@ def _write(
     writer: StatesWriter,
     extraction: Extraction,
     position: Pooling,
+    predicted: "_Predicted",
 ) -> Iterator[int]:
     start, before = 0, source.digest
     for part in iter_examples(source, columns, PART_ROWS):
         if part.ids != rows.ids[start : start + len(part)]:
             raise RowsError(f"{source.name}: the rows changed while they were read")
-        yield from (start + int(row) for row in _write_part(checkpoint, part, start, writer, extraction, position))
+        yield from (
+            start + int(row) for row in _write_part(checkpoint, part, start, writer, extraction, position, predicted)
+        )
         start += len(part)
     if start != len(rows) or source.digest != before:
         raise RowsError(f"{source.name}: the rows changed while they were read")
@@ -160,17 +168,57 @@ def _write(
 
 @torch.inference_mode()
 def _write_part(
-    checkpoint: Checkpoint, part: Examples, start: int, writer: StatesWriter, extraction: Extraction, position: Pooling
+    checkpoint: Checkpoint,
+    part: Examples,
+    start: int,
+    writer: StatesWriter,
+    extraction: Extraction,
+    position: Pooling,
+    predicted: "_Predicted",
 ) -> Iterator[int]:
     runner = checkpoint.runner
     encoded = checkpoint.encode(part, extraction.max_length)
     if start == 0:
         self_check(runner, encoded)
-        check_pooled_states(checkpoint, encoded, position, raw_last=extraction.raw_last)
     for batch in encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device):
-        values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
+        with predicted.of(part, batch.rows):
+            values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
         writer.write(start + batch.rows, values.float().cpu().numpy())
         yield from batch.rows
+
+
+class _Predicted:
+    """Counts what the head of the passes that states are taken from gets right, if it is the checkpoint's own."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.known = not checkpoint.fresh
+        self.hits = {True: 0, False: 0}
+
+    @contextlib.contextmanager
+    def of(self, part: Examples, rows: NDArray[np.int64]) -> Iterator[None]:
+        """Look at the logits of the pass inside, over these rows of a part."""
+        logits: list[torch.Tensor] = []
+        handle = self.checkpoint.model.register_forward_hook(lambda _, __, output: logits.append(output.logits))
+        try:
+            yield
+        finally:
+            handle.remove()
+        try:
+            label = target_indices([part.labels[row] for row in rows], self.checkpoint.labels, part)
+        except RowsError:  # states need no head that knows the labels
+            self.known = False
+            return
+        hits = logits[0].argmax(dim=1).cpu().numpy() == label
+        for row, hit in zip(rows, hits, strict=True):
+            self.hits[part.noisy[row]] += bool(hit)
+
+    def accuracies(self, rows: RowTable) -> tuple[float | None, float | None]:
+        """Give the accuracy on noisy and on clean rows; None without a head for these labels, or without such rows."""
+        n_noisy = int(rows.noisy.sum())
+        counts = ((True, n_noisy), (False, len(rows) - n_noisy))
+        noisy, clean = (self.hits[group] / n if self.known and n else None for group, n in counts)
+        return noisy, clean
 
 
 def _check_own(checkpoint: Checkpoint, position: Pooling, raw_last: bool) -> None:

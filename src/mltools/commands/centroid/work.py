@@ -79,6 +79,8 @@ def centroid(
     rows = states.rows
     pairs = list(_pairs(rows))
     clean, noisy = _pair_counts(rows)
+    names = ("baseline_noisy_accuracy", "baseline_clean_accuracy")
+    baseline: dict[str, Any] = dict(zip(names, states.baseline, strict=True))
     for layer in _track(states, progress, projections):
         for a, b in pairs:
             yield CentroidRecord(
@@ -93,6 +95,7 @@ def centroid(
                 distance=_or_none(layer.distance[a, b]),
                 reason=_why_none(rows, clean, noisy, layer.distance, (a, b)),
                 **_columns(layer, (a, b)),
+                **baseline,
             )
         yield CentroidRecord(
             tool="centroid",
@@ -106,6 +109,7 @@ def centroid(
             distance=None,
             reason=None if layer.n_pooled["noisy"] else "no pair of classes has noisy rows and two centroids",
             **_columns(layer, None),
+            **baseline,
         )
 
 

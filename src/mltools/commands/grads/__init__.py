@@ -17,6 +17,7 @@ from mltools.options import (
     PresetName,
     RowsOperand,
     Seed,
+    ValidityOptions,
     parse_names,
 )
 from mltools.spec import CommandSpec, Flag, Writes
@@ -34,6 +35,9 @@ class Settings:
     seed and id), and writes one record a layer: the norm over the block's tensors, divided by that of --frozen if
     given, scaled to sum 1. The record holds every step: both norms, noisy and clean rows alone, the frozen
     checkpoint, and attention, mlp and normalisation tensors side by side.
+
+    CHECKPOINT is measured on all rows first: if it has not memorised the noisy ones, records say so (valid=false), as
+    does a warning; with --strict no gradient is taken then, and the status is 1.
     """
 
     checkpoint: CheckpointOperand
@@ -75,6 +79,7 @@ class Settings:
         ),
     ] = None
     seed: Seed = 1
+    validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512

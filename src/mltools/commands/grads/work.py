@@ -27,13 +27,13 @@ from mltools.model.checkpoint import Checkpoint, check_unchanged
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import self_check
-from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
 from mltools.run import Run
 from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
+from mltools.model.validity import Validity, measure, read_labels
 
 NORMS = ("l1", "l2")
 GROUPS = ("noisy", "clean", "difference")
@@ -69,6 +69,7 @@ def grads(
     threads: int | None = None,
     blocks: str | None = None,
     progress: Progress | None = None,
+    strict: bool = False,
 ) -> Iterator[GradRecord]:
     """Score each layer by the gradient that forgets the noisy rows.
 
@@ -88,11 +89,13 @@ def grads(
         threads: CPU threads; see `set_threads`.
         blocks: module path of the block list, where the model does not decide.
         progress: wraps the rows of each pass as they are done.
+        strict: take no gradient of a checkpoint that has not memorised the noisy rows.
 
     Yields:
         One record a layer.
 
     Raises:
+        InvalidError: with `strict`, such a checkpoint.
         CheckpointError: a checkpoint that cannot be used, or does not fit the other; a part that is not to be had.
         RowsError: no noisy rows, or too few clean ones.
         TrainingError: a gradient that is not finite.
@@ -104,7 +107,10 @@ def grads(
     rows = choose_rows(examples, settings, clean_ids)
     encoded = opened.encode(examples, settings.max_length)
     self_check(opened.runner, encoded)
-    targets = target_indices(examples.labels, opened.labels, examples)
+    labels = read_labels(opened, examples)
+    targets = labels.label
+    validity = measure(opened, encoded, labels, settings.validity.min_noisy_accuracy, examples.n_unlabelled)
+    validity.tell(strict=strict)
     own = mean_gradients(
         opened, encoded, targets, rows, settings, save=save, replace=replace, provenance=provenance, progress=progress
     )
@@ -115,15 +121,19 @@ def grads(
         check_unchanged(divisor, provenance, "frozen")
         check_same(opened, divisor)
         other = mean_gradients(divisor, encoded, targets, rows, settings, progress=progress)
-    yield from records(tensors, own, other, rows, settings)
+    yield from records(tensors, own, other, rows, settings, validity)
 
 
 def plan(shape: Shape, examples: Examples, settings: Settings = DEFAULTS, *, models: int = 1) -> WorkItem:
-    """Count the work: a forward and a backward pass of each of `models` checkpoints over the rows of both groups."""
+    """Count the work: a forward and a backward pass of each of `models` checkpoints over the rows of both groups.
+
+    One more forward pass goes over all rows, to see whether the noisy ones are memorised.
+    """
     noisy, clean = choose_rows(examples, settings)
     rows = len(noisy) + (len(clean) if clean is not None else 0)
     applications = models * rows * shape.n_layers
-    return WorkItem(rows=rows, applications=applications, backward=2 * applications, copies=2 * shape.n_layers)
+    whole = applications + len(examples) * shape.n_layers
+    return WorkItem(rows=rows, applications=whole, backward=2 * applications, copies=2 * shape.n_layers)
 
 
 def find_tensors(checkpoint: Checkpoint, settings: Settings) -> Tensors:
@@ -189,7 +199,12 @@ def scores(norms: Sequence[float] | None, divisors: Sequence[float] | None = Non
 
 
 def records(
-    tensors: Tensors, own: Gradients, frozen: Gradients | None, rows: Rows, settings: Settings
+    tensors: Tensors,
+    own: Gradients,
+    frozen: Gradients | None,
+    rows: Rows,
+    settings: Settings,
+    validity: Validity,
 ) -> Iterator[GradRecord]:
     """Turn the sums into one record a layer, with the norms and all scores."""
     columns = _norm_columns(tensors, own, frozen, settings.part)
@@ -212,6 +227,7 @@ def records(
             n_noisy=len(noisy),
             n_clean=len(clean) if clean is not None else None,
             **{name: values[layer - 1] if values is not None else None for name, values in columns.items()},  # type: ignore[arg-type]
+            **validity.columns(),
         )
 
 
@@ -256,6 +272,7 @@ def run(run: Run) -> Iterator[GradRecord]:
         threads=settings.device.threads,
         blocks=settings.device.blocks,
         progress=run.track,
+        strict=settings.validity.strict,
     ):
         yield record
     assert record is not None

@@ -14,6 +14,7 @@ from mltools.options import (
     PresetName,
     Seed,
     StatesInput,
+    ValidityOptions,
     parse_names,
 )
 from mltools.ranges import Range, whole
@@ -91,6 +92,7 @@ class Settings:
         bool, Flag("--allow-absent", help="Let classes be absent from a split; F1 is that of the others.")
     ] = False
     seed: Seed = 1
+    validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
     device: DeviceOptions = DeviceOptions()
     dry_run: DryRun = False

@@ -18,6 +18,7 @@ from mltools.options import (
     RowsOperand,
     Seed,
     TrainingOptions,
+    ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag
 
@@ -30,6 +31,9 @@ class Settings:
     (less as many as there are noisy ones, held out), and writes a record as the window ends: accuracy on noisy rows,
     held-out clean rows and the rows trained on, the error (1 - noisy accuracy), and the error divided by the full
     window's, which is run first for that. Every window starts from the same weights and seed.
+
+    NOISY is measured as it is first: if it has not memorised the noisy rows, records say so (valid=false), as does a
+    warning; with --strict nothing is retrained then, and the status is 1.
 
     A sweep that was stopped goes on with --resume and the records it wrote to stdout.
     """
@@ -46,6 +50,7 @@ class Settings:
     training: TrainingOptions = TrainingOptions(learning_rate=3e-05, epochs=5)
     resume: Resume = None
     seed: Seed = 1
+    validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mltools import console
 from mltools.commands.retrain import Settings
 from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
@@ -24,7 +25,6 @@ from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import TOLERANCE, check_kept_states, self_check
-from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import Logits, predict, predictions
 from mltools.model.training import (
@@ -41,8 +41,11 @@ from mltools.sweep import finished_errors, scaled
 from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
+from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 
 Rows = NDArray[np.int64]
+MOST_MEASURED = 512
+"""Training rows that show whether a window has learnt: their accuracy is within .02 of all rows'."""
 Watch = Callable[[Iterator[tuple[int, float]], int, str], Iterator[tuple[int, float]]]
 
 
@@ -56,6 +59,7 @@ def retrain(
     done: Sequence[Record] = (),
     run: str | None = None,
     watch: Watch | None = None,
+    strict: bool = False,
 ) -> Iterator[WindowRecord]:
     """Retrain each window from the same state and seed: blocks of the window from `pretrained`, all else from `noisy`.
 
@@ -68,12 +72,14 @@ def retrain(
         done: records of this sweep made earlier (`finished`), whose windows are left out.
         run: digest of settings and inputs, put into the records.
         watch: wraps the training steps of a window, to show progress.
+        strict: retrain nothing of a NOISY that has not memorised the noisy rows.
 
     Yields:
         One record a window as it ends: the full window first if it is among them (the others' scaled errors need
         it), then by start and end.
 
     Raises:
+        InvalidError: with `strict`, such a NOISY.
         CheckpointError: the checkpoints do not fit each other, or have no such part.
         RowsError: no noisy rows, too few clean ones, or `done` is of another sweep.
         TrainingError: a loss that is not finite.
@@ -85,7 +91,14 @@ def retrain(
     chosen = [window for window in chosen if window not in errors]
     for number, window in enumerate(chosen, start=1):
         sweep.enter(window.start)
+        if number == 1:
+            sweep.measure_baseline().tell(strict=strict)
         yield sweep.measure(window, watch, f"window {window} ({number}/{len(chosen)})")
+    if sweep.not_learnt:
+        console.warn(
+            f"{len(sweep.not_learnt)} of {len(chosen)} windows did not learn (learnt=false; first {sweep.not_learnt[0]}"
+            "): their errors are not of forgetting alone; raise --epochs or --lr, or take more rows"
+        )
 
 
 def in_order(windows: Iterable[Window], n_layers: int) -> list[Window]:
@@ -100,6 +113,11 @@ class Split:
     noisy: Rows
     held_out: Rows
     train: Rows
+
+    @property
+    def measured(self) -> Rows:
+        """The training rows that accuracy is measured on: the first of an order that seed and ids decide."""
+        return self.train[:MOST_MEASURED]
 
 
 def split_rows(examples: Examples, seed: int) -> Split:
@@ -125,9 +143,10 @@ def plan(
 ) -> Iterator[WorkItem]:
     """List windows in the order of the sweep, with the cost of each alone.
 
-    In one run, windows that start at the same layer share the states that enter it.
+    In one run, windows that start at the same layer share the states that enter it, and NOISY is measured once.
     """
     split, caching = split_rows(examples, settings.seed), _caching(settings)
+    measured = len(examples) + 2 * len(split.noisy) + len(split.measured)
     trained = settings.training.epochs * len(split.train)
     for window in in_order(windows, shape.n_layers):
         above = shape.n_layers - window.start + 1
@@ -136,7 +155,8 @@ def plan(
             f"--layers {window}",
             rows=len(examples),
             steps=settings.training.epochs * _schedule(settings).steps_per_epoch(len(split.train)),
-            applications=trained * (above if caching else shape.n_layers) + len(examples) * (above + below),
+            applications=(trained + measured) * (above if caching else shape.n_layers)
+            + (len(examples) * below if caching else 0),
             backward=trained * (above + window.width)
             if settings.training.clip_scope == "trainable"
             else trained * 2 * shape.n_layers,
@@ -185,8 +205,8 @@ class _Sweep:
         self.runner, self.model = noisy.runner, noisy.model
         self.examples = examples
         self.split = split_rows(examples, settings.seed)
-        self.label = target_indices(examples.labels, noisy.labels, examples)
-        self.original = target_indices(examples.original_labels, noisy.labels, examples)
+        self.labels = read_labels(noisy, examples)
+        self.label = self.labels.label
         self.encoded = noisy.encode(examples, settings.max_length)
         self_check(self.runner, self.encoded)
         if _caching(settings):
@@ -199,6 +219,9 @@ class _Sweep:
         self.head = noisy.head_modules()
         self.states = _States()
         self.full_error: float | None = None
+        self.validity: Validity | None = None
+        self.baseline_train_accuracy = 0.0
+        self.not_learnt: list[Window] = []
         self.runner.applications = 0
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -242,6 +265,9 @@ class _Sweep:
     def _all_rows(self) -> Rows:
         return np.concatenate([self.split.noisy, self.split.held_out, self.split.train])
 
+    def _measured_rows(self) -> Rows:
+        return np.concatenate([self.split.noisy, self.split.held_out, self.split.measured])
+
     def _check_states(self) -> None:
         """Check on the shortest and the longest row that the model goes on from the states as if it had run whole."""
         lengths = self.encoded.lengths
@@ -260,6 +286,21 @@ class _Sweep:
         if self.states.layer == 1:
             return self.runner.forward(batch)
         return self.runner.forward_from(self.states.layer, batch, self.states.padded(batch))
+
+    # -- NOISY as it is -------------------------------------------------------------------------------
+
+    def measure_baseline(self) -> Validity:
+        """Measure NOISY with nothing changed, from the kept states on."""
+        everything = np.arange(len(self.encoded))
+        self.model.eval()
+        predicted, _ = predictions(predict(self.runner, self.encoded, everything, None, self._forward))
+        measured = self.split.measured
+        self.baseline_train_accuracy = float((predicted == self.label)[measured].mean())
+        counts = {"n_cut": self.encoded.n_cut, "n_unlabelled": self.examples.n_unlabelled}
+        self.validity = judge(
+            predicted, self.labels, self.settings.validity.min_noisy_accuracy, self.checkpoint.name, **counts
+        )
+        return self.validity
 
     # -- one window -----------------------------------------------------------------------------------
 
@@ -341,10 +382,14 @@ class _Sweep:
         split = self.split
         logits = self._predict()
         predicted, ties = predictions(logits)
-        label, original = self.label[self._all_rows()], self.original[self._all_rows()]
         n = len(split.noisy)
-        hits = predicted == label
-        accuracy = float(hits[:n].mean())
+        hits = predicted == self.label[self._measured_rows()]
+        accuracy, train_accuracy = float(hits[:n].mean()), float(hits[2 * n :].mean())
+        learnt = train_accuracy >= LEAST_OF_NOISY * self.baseline_train_accuracy
+        if not learnt:
+            self.not_learnt.append(window)
+        assert self.validity is not None
+        original = self.labels.original
         self._note(window, 1 - accuracy)
         return WindowRecord(
             tool="retrain",
@@ -360,17 +405,21 @@ class _Sweep:
             memorisation_error_scaled=scaled(1 - accuracy, self.full_error),
             n_clean=len(split.held_out),
             clean_accuracy=float(hits[n : 2 * n].mean()),
-            reverted=float((predicted[:n] == original[:n]).mean()),
+            reverted=float((predicted[:n] == original[split.noisy]).mean()) if original is not None else None,
             n_train=len(split.train),
-            train_accuracy=float(hits[2 * n :].mean()),
+            train_accuracy=train_accuracy,
+            baseline_train_accuracy=self.baseline_train_accuracy,
+            learnt=learnt,
             train_head=self.settings.train_head,
             run=self.run,
             n_ties=ties,
+            **self.validity.columns(),
         )
 
     def _predict(self) -> Logits:
-        """Run the retrained model on noisy, held-out and training rows, in this order."""
+        """Run the retrained model on noisy, held-out and (some) training rows, in this order."""
         self.model.eval()
+        return predict(self.runner, self.encoded, self._measured_rows(), None, self._forward)
         return predict(self.runner, self.encoded, self._all_rows(), None, self._forward)
 
 
@@ -390,7 +439,15 @@ def run(run: Run) -> Iterator[WindowRecord]:
         return run.track(steps, total, "steps", label)
 
     yield from retrain(
-        noisy, pretrained, run.rows, windows, run.settings, done=run.earlier, run=run.digest, watch=watch
+        noisy,
+        pretrained,
+        run.rows,
+        windows,
+        run.settings,
+        done=run.earlier,
+        run=run.digest,
+        strict=run.settings.validity.strict,
+        watch=watch,
     )
     run.report(
         resumed=len(run.earlier) or None,

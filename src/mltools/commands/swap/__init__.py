@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mltools.errors import UsageError
 from mltools.options import (
@@ -22,6 +22,7 @@ from mltools.options import (
     PresetName,
     Resume,
     RowsOperand,
+    ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag, Writes
 
@@ -33,6 +34,9 @@ class Settings:
     Takes the blocks of each window from CLEAN and all else from NOISY, and writes one record a window: accuracy on
     noisy and on clean rows against `label`, the error (1 - noisy accuracy), and the share of noisy rows that revert
     to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for.
+
+    NOISY and CLEAN are measured whole too: if NOISY has not memorised the noisy rows, or CLEAN is not its twin, records
+    say so (valid=false), as does a warning; with --strict the status is 1 then.
     """
 
     noisy: Noisy
@@ -50,6 +54,11 @@ class Settings:
             help="Write the mixed checkpoint of the one --layers window.",
         ),
     ] = None
+    validity: ValidityOptions = ValidityOptions()
+    donor_is: Annotated[
+        Literal["clean", "other"],
+        Flag("--donor-is", metavar="WHAT", help="CLEAN is clean (NOISY's twin), or other: then it is not judged."),
+    ] = "clean"
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512

@@ -1,7 +1,8 @@
 """Put windows of CLEAN's blocks into NOISY and measure how much memorisation that undoes (§3.1, §4.1).
 
 No weight is copied. All windows are walked as one tree: windows that agree up to a layer share the states up
-to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a row instead of L·L(L+1)/2.
+to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a row instead of L·L(L+1)/2. The full
+window is always measured (L more where it is not asked for), and CLEAN whole (L): see `model.validity`.
 """
 
 import copy
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mltools import console
 from mltools.commands.swap import Settings
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
@@ -25,7 +27,6 @@ from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.checks import check_mixture, self_check
-from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE
 from mltools.model.runner import Recording
@@ -35,15 +36,20 @@ from mltools.sweep import finished_errors, scaled
 from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
+from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
+UNCHANGED = Window(())
+BREAKS = 0.2
+"""By how much the full window may lower the accuracy on clean rows before the mixture is said to break the model."""
 
 
 @dataclass
 class SwapResult:
     """Predictions of every row under every window, and what they cost.
 
-    `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits.
+    `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits. `further` and `donor`
+    are the predictions (rows,) of windows measured besides (NOISY unchanged, the full window), and of CLEAN whole.
     """
 
     windows: list[Window]
@@ -53,9 +59,14 @@ class SwapResult:
     layers: int = 0
     rows: int = 0
     labels: list[str] = field(default_factory=list)
+    further: dict[Window, NDArray[np.int16]] = field(default_factory=dict)
+    donor: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+    validity: PairValidity | None = None
 
-    def start(self, noisy: Checkpoint, windows: Sequence[Window], rows: int) -> None:
+    def start(self, noisy: Checkpoint, windows: Sequence[Window], further: Sequence[Window], rows: int) -> None:
         """Make room for the predictions of `rows` rows under each window, and count from 0."""
+        self.further = {window: np.zeros(rows, np.int16) for window in further}
+        self.donor = np.zeros(rows, np.int16)
         self.windows, self.labels, self.layers, self.rows = list(windows), noisy.labels, noisy.n_layers, rows
         self.predicted = np.zeros((len(windows), rows), np.int16)
         self.margin = np.zeros((len(windows), rows), np.float32)
@@ -101,22 +112,27 @@ def swap(
     """
     check_same(noisy, clean)
     examples.require_noisy()
+    full = Window(tuple(range(1, noisy.n_layers + 1)))
     errors = finished_errors(done, noisy.n_layers, {"n_noisy": sum(examples.noisy), "run": run})
     windows = [window for window in windows or all_windows(noisy.n_layers) if window not in errors]
     if not windows:
         return
     encoded = noisy.encode(examples, settings.max_length)
     self_check(noisy.runner, encoded)
-    result = result if result is not None else SwapResult.empty()
-    result.start(noisy, windows, len(encoded))
     donor = take_part(noisy, clean, settings.part)
     check_mixture(noisy, donor, encoded, window_logits)
-    rows = _predict(noisy, donor, encoded, windows, settings.batch_size, result)
+    result = result if result is not None else SwapResult.empty()
+    further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
+    result.start(noisy, windows, further, len(encoded))
+    clean.runner.applications = 0
+    rows = _predict(noisy, clean, donor, encoded, settings.batch_size, result)
     with noisy.unchanged(), clean.unchanged():
         for _ in progress(rows, len(encoded)) if progress else rows:
             pass
-    result.applications = noisy.runner.applications
-    yield from _records(noisy, examples, result, settings.part, errors, run)
+    result.applications = sum(runner.applications for runner in {noisy.runner, clean.runner})
+    labels = read_labels(noisy, examples)
+    result.validity = _judge(noisy, clean, examples, labels, encoded.n_cut, settings, result)
+    yield from _records(labels, full, result, settings.part, errors, run)
 
 
 def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
@@ -138,27 +154,36 @@ def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
 
 
 def plan(shape: Shape, windows: Sequence[Window]) -> Iterator[WorkItem]:
-    """List windows with the cost of each alone: NOISY once, then from the window's first layer on once more.
+    """List windows with the cost of each alone.
 
-    In one run they share work: L(L+1)(L+2)/6 + L applications a row for all windows of L layers.
+    NOISY and CLEAN once each, the full window, and from the window's first layer on once more, less what it shares
+    with the full window. In one run they share more: L(L+1)(L+2)/6 + 2L applications a row for all windows of L layers.
     """
     rows = len(shape.lengths)
     for window in windows:
-        layers = shape.n_layers + shape.n_layers - window.start + 1
+        shared = next((i for i, layer in enumerate(window.layers) if layer != i + 1), window.width)
+        layers = 3 * shape.n_layers + shape.n_layers - (shared or window.start - 1)
         yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
 
 
 def _predict(
     noisy: Checkpoint,
     clean: Checkpoint,
+    donor: Checkpoint,
     encoded: Encoded,
-    windows: Sequence[Window],
     batch_size: int | None,
     result: SwapResult,
 ) -> Iterator[int]:
-    """Fill in every row's prediction under every window; yields each row once it is done."""
+    """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done."""
+    measured, further = [*result.windows, *result.further], list(result.further)
     for batch in encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device):
-        for index, logits in window_logits(noisy, clean, batch, windows):
+        with torch.inference_mode():
+            result.donor[batch.rows] = clean.runner.forward(batch).argmax(dim=1).cpu().numpy()
+        for index, logits in window_logits(noisy, donor, batch, measured):
+            if index >= len(result.windows):
+                window = further[index - len(result.windows)]
+                result.further[window][batch.rows] = logits.argmax(dim=1).cpu().numpy()
+                continue
             best = logits.topk(min(2, logits.shape[1]), dim=1)
             result.predicted[index, batch.rows] = best.indices[:, 0].cpu().numpy()
             result.margin[index, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
@@ -177,38 +202,62 @@ def window_logits(
             yield index, noisy.runner.tail(recording, states).float()
 
 
-def _records(
+def _judge(
     noisy: Checkpoint,
+    clean: Checkpoint,
     examples: Examples,
+    labels: Labels,
+    n_cut: int,
+    settings: Settings,
     result: SwapResult,
-    part: str,
-    earlier: Mapping[Window, float],
-    run: str | None,
+) -> PairValidity:
+    names = (noisy.name, clean.name)
+    counts = {"n_cut": n_cut, "n_unlabelled": examples.n_unlabelled}
+    found = judge_pair(
+        *(result.further[UNCHANGED], result.donor, labels, settings.validity.min_noisy_accuracy, names),
+        twin=settings.donor_is == "clean",
+        **counts,
+    )
+    if settings.donor_is != "clean":
+        return found
+    are_twins, note = twins(noisy, clean)
+    if note is not None:
+        console.warn(f"no twins: {note}")
+    return replace(found, twins=are_twins)
+
+
+def _records(
+    labels: Labels, full: Window, result: SwapResult, part: str, earlier: Mapping[Window, float], run: str | None
 ) -> Iterator[WindowRecord]:
-    label = target_indices(examples.labels, noisy.labels, examples)
-    original = target_indices(examples.original_labels, noisy.labels, examples)
-    is_noisy = np.array(examples.noisy)
-    hits = result.predicted == label
-    errors = {window: 1 - _share(hits[i, is_noisy]) for i, window in enumerate(result.windows)}
-    full = {**earlier, **errors}.get(Window(tuple(range(1, noisy.n_layers + 1))))
+    assert result.validity is not None
+    columns, is_noisy = result.validity.columns(), labels.noisy
+    predicted = {**dict(zip(result.windows, result.predicted, strict=True)), **result.further}
+    hits = {window: found == labels.label for window, found in predicted.items()}
+    errors = {**earlier, **{window: 1 - _share(found[is_noisy]) for window, found in hits.items()}}
+    if full in hits and _share(hits[full][~is_noisy]) < _share(hits[UNCHANGED][~is_noisy]) - BREAKS:
+        console.warn(
+            f"the full window has accuracy {_share(hits[full][~is_noisy]):.3g} on clean rows, NOISY "
+            f"{_share(hits[UNCHANGED][~is_noisy]):.3g}: the mixture breaks the model"
+        )
     for i, window in enumerate(result.windows):
         yield WindowRecord(
             tool="swap",
             start=window.start,
             end=window.end,
             width=window.width,
-            layers=noisy.n_layers,
+            layers=result.layers,
             window=str(window),
             part=part,
             n_noisy=int(is_noisy.sum()),
-            noisy_accuracy=_share(hits[i, is_noisy]),
+            noisy_accuracy=_share(hits[window][is_noisy]),
             memorisation_error=errors[window],
-            memorisation_error_scaled=scaled(errors[window], full),
+            memorisation_error_scaled=scaled(errors[window], errors[full]),
             n_clean=int((~is_noisy).sum()),
-            clean_accuracy=_share(hits[i, ~is_noisy]),
-            reverted=_share(result.predicted[i, is_noisy] == original[is_noisy]),
+            clean_accuracy=_share(hits[window][~is_noisy]),
+            reverted=reverted(result.predicted[i], labels),
             run=run,
             n_ties=int((result.margin[i] < TIE).sum()),
+            **columns,
         )
 
 
@@ -317,6 +366,8 @@ def run(run: Run) -> Iterator[WindowRecord]:
         write_per_row(settings.per_row, result, run.rows, run.made_by("per_row"), replace=run.force)
     if settings.write is not None:
         write_mixed(noisy, clean, windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force)
+    if result.validity is not None:
+        run.judged(result.validity, strict=settings.validity.strict)
     run.report(
         resumed=len(run.earlier) or None,
         rows=result.rows,
