@@ -29,11 +29,11 @@ from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.device import set_threads
+from mltools.model.validity import Validity, measure, read_labels
 from mltools.run import Run
 from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
-from mltools.model.validity import Validity, measure, read_labels
 
 NORMS = ("l1", "l2")
 GROUPS = ("noisy", "clean", "difference")

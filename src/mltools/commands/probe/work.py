@@ -29,11 +29,11 @@ from mltools.io.source import Source
 from mltools.io.states import States, open_states
 from mltools.model.cost import Shape, WorkItem, shape_of_states
 from mltools.model.device import set_threads
+from mltools.model.validity import judge_accuracies
 from mltools.run import Run
 from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
-from mltools.model.validity import judge_accuracies
 
 Floats = NDArray[np.float64]
 

@@ -35,13 +35,13 @@ from mltools.model.training import (
     epoch_batches,
     run_epoch,
 )
+from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 from mltools.run import Run
 from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
 from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
-from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 
 Rows = NDArray[np.int64]
 MOST_MEASURED = 512

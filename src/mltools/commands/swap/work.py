@@ -30,13 +30,13 @@ from mltools.model.checks import check_mixture, self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE
 from mltools.model.runner import Recording
+from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
 from mltools.run import Run
 from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
 from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
-from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
 UNCHANGED = Window(())
@@ -212,11 +212,15 @@ def _judge(
     result: SwapResult,
 ) -> PairValidity:
     names = (noisy.name, clean.name)
-    counts = {"n_cut": n_cut, "n_unlabelled": examples.n_unlabelled}
     found = judge_pair(
-        *(result.further[UNCHANGED], result.donor, labels, settings.validity.min_noisy_accuracy, names),
+        result.further[UNCHANGED],
+        result.donor,
+        labels,
+        settings.validity.min_noisy_accuracy,
+        names,
         twin=settings.donor_is == "clean",
-        **counts,
+        n_cut=n_cut,
+        n_unlabelled=examples.n_unlabelled,
     )
     if settings.donor_is != "clean":
         return found
