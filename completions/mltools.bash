@@ -117,6 +117,8 @@ _mltools()
     swap)
         case $option in
         --write) kind=file ;;
+        --min-noisy-accuracy) kind=none ;;
+        --donor-is) words="clean other" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
@@ -134,7 +136,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -146,6 +148,7 @@ _mltools()
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
+        --min-noisy-accuracy) kind=none ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -164,7 +167,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--train-head/--no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head/--no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -175,6 +178,7 @@ _mltools()
         --norm) words="l1 l2" ;;
         --leave-out) kind=none ;;
         --save) kind=file ;;
+        --min-noisy-accuracy) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -190,7 +194,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -224,6 +228,7 @@ _mltools()
         --select-after) kind=none ;;
         --lr) kind=none ;;
         --seeds) kind=none ;;
+        --min-noisy-accuracy) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -238,7 +243,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
