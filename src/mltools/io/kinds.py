@@ -41,6 +41,16 @@ VALIDITY = {
 """What the columns say by which several kinds of records tell whether their experiment took place."""
 
 
+class OfLayers:
+    """A record about a model of L layers: `n_layers` is `layers`, which stays under that name one version more."""
+
+    layers: int
+
+    def __post_init__(self) -> None:
+        """Give it the new name too."""
+        object.__setattr__(self, "n_layers", self.layers)
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """One epoch of `finetune`. Accuracies are fractions 0-1, measured in eval mode after the epoch."""
@@ -78,7 +88,7 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
-class WindowRecord:
+class WindowRecord(OfLayers):
     """One window of `swap` or `retrain`. Accuracies and errors are fractions 0-1."""
 
     tool: str = column("swap or retrain")
@@ -133,10 +143,11 @@ class WindowRecord:
     )
     valid: bool | None = column(VALIDITY["valid"], None)
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class WorkRecord:
+class WorkRecord(OfLayers):
     """One work item, which one call can do alone, that --dry-run lists instead of doing it. See docs/costs.md."""
 
     tool: str = column("the tool that would run")
@@ -149,10 +160,11 @@ class WorkRecord:
     operations: float = amount("floating-point operations, of backward passes too")
     seconds: float = amount("operations over the rate of matrix products measured here")
     bytes: int = amount("memory that weights, gradients, moments and kept states take; a batch comes on top")
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class GradRecord:
+class GradRecord(OfLayers):
     """One layer of `grads`: norms of mean gradients, and the scores made of them (Appendix E).
 
     A norm is over the tensors of the block that `part` names. `noisy` and `clean` are the gradients of the two
@@ -204,10 +216,11 @@ class GradRecord:
     n_unlabelled: int | None = amount(VALIDITY["n_unlabelled"], None)
     valid: bool | None = column(VALIDITY["valid"], None)
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class ProbeRecord:
+class ProbeRecord(OfLayers):
     """One layer of `probe` for one target. F1s are fractions 0-1 on held-out test rows, means over probe seeds.
 
     F1 is that of the noisy class for the target `noise`, else macro-averaged over the classes that occur among
@@ -242,10 +255,11 @@ class ProbeRecord:
     baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
     valid: bool | None = column(VALIDITY["valid"], None)
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class CentroidRecord:
+class CentroidRecord(OfLayers):
     """One layer of `centroid` for an ordered pair of classes, or for all pairs together (§5).
 
     Values are projections: 0 at the centroid of the assigned class, 1 at that of the original class, whose
@@ -284,10 +298,11 @@ class CentroidRecord:
     baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
     baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
     valid: bool | None = column("null: states do not judge it", None)
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class EventRecord:
+class EventRecord(OfLayers):
     """The layer at which something first happens, by `centroid --events` or `probe --events` (§5, Figure 12).
 
     centroid: `crossing`, noisy rows come nearer to the assigned class; `initiation`, the classes stay apart.
@@ -302,20 +317,22 @@ class EventRecord:
     assigned_label: str | None = column("the pair's assigned label; null for all pairs together, and for probe")
     original_label: str | None = column("the pair's original label; null for all pairs together, and for probe")
     reason: str | None = column("why `layer` is null; null where it is not")
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class LayerRecord:
+class LayerRecord(OfLayers):
     """A layer's score by any tool: what `mcog`, `score` and `correlate` read."""
 
     tool: str = column("the tool that scored")
     layer: int = amount("layer, from 1")
     layers: int = amount("number of layers, L")
     score: float | None = amount("the tool's score of the layer, 0 or more; null where undefined")
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
-class CogRecord:
+class CogRecord(OfLayers):
     """Memorisation centre of gravity of one group (§4.1)."""
 
     tool: str = column("the tool whose records were weighed")
@@ -328,6 +345,7 @@ class CogRecord:
     reason: str | None = column("why `m_cog` is null; null where it is not", None)
     valid: bool | None = column("false if any record's is, true if all are, null if unknown", None)
     valid_reason: str | None = column("why not valid; several are joined by commas", None)
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
 @dataclass(frozen=True)
