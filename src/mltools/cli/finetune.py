@@ -180,8 +180,6 @@ def finetune(
     others = read_examples(aux, job.columns(aux_text, aux_label, separator, label_type)) if aux is not None else None
     if others is not None:
         task.used("aux", others)
-    if examples.n_unlabelled:
-        console.warn(f"{examples.n_unlabelled} rows without a label are left out")
     if dry_run:
         shape = job.shape_of(pretrained, examples, config.max_length, blocks)
         task.plan(shape, [plan(shape, examples, config, others, held_out)], device, threads)

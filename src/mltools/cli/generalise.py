@@ -119,8 +119,6 @@ def generalise(
         shape = job.shape_of(pretrained, examples, config.max_length, blocks)
         task.plan(shape, plan(shape, splits, config), device, threads)
         return
-    if examples.n_unlabelled:
-        console.warn(f"{examples.n_unlabelled} rows without a label are left out")
     task.inputs["pretrained"] = {"path": pretrained, "sha256": folder_digest(locate(pretrained))}
     with task.records() as writer:
         for record in tool(
