@@ -14,13 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from conftest import Cli, toy_rows, write_jsonl
+from conftest import Cli, marked, toy_rows, write_jsonl
 from mltools.config import PerturbConfig
 from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
 from mltools.io import source as io_source
@@ -425,7 +427,7 @@ def test_columns_that_contradict_each_other(
 
 
 def test_columns_that_agree(tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"label": "x", "original_label": "y", "noisy": True},
         {"label": "x", "original_label": "x", "noisy": False},
         {"label": "x", "noisy": True},
@@ -534,3 +536,39 @@ def test_ids_and_labels_keep_their_identity_or_are_refused(ids: list[Any], label
 )
 def test_ids_in_a_table(ids: list[Any], written: list[Any]) -> None:
     assert table_ids(ids) == written
+
+
+@pytest.mark.parametrize("command", ["swap", "centroid"])
+def test_per_row_files_keep_1_and_text_1_apart(tmp_path: Path, cli: Cli, tiny: Tiny, command: str) -> None:
+    rows = [{**row, "id": str(row["id"]) if row["id"] % 2 else row["id"] + 1} for row in toy_rows(40)]
+    path, out = write_jsonl(tmp_path / "r.jsonl", rows), tmp_path / "rows.parquet"
+    models = [tiny("bert", seed) for seed in ((1, 2) if command == "swap" else (1,))]
+    result = cli(command, *models, path, "--per-row", out)
+    assert result.code == 0, result.err
+    assert set(pl.read_parquet(out)["id"]) == {json.dumps(row["id"]) for row in rows}
+
+
+def test_integers_of_64_bits_reach_parquet_that_others_read(tmp_path: Path, cli: Cli) -> None:
+    rows = [{"id": 2**63 + i, "text": "a", "label": 2**63 + i % 2} for i in range(8)]
+    path, out = write_jsonl(tmp_path / "r.jsonl", rows), tmp_path / "n.parquet"
+    assert cli("perturb", path, "--rate", ".5", "-o", out).code == 0
+    assert read_examples(out).ids == [row["id"] for row in rows]
+    write_jsonl(path, [{**row, "id": -i} for i, row in enumerate(rows)] + [{**rows[0], "id": 2**63}])
+    result = cli("perturb", path, "-o", out, "--force")
+    assert result.code == 3 and "write JSONL instead" in result.err
+
+
+def test_states_of_rows_whose_original_label_is_unknown(tmp_path: Path, cli: Cli, tiny: Tiny) -> None:
+    """They tell noise; what needs the right label is refused. States whose columns disagree are none of ours."""
+    path, out = write_jsonl(tmp_path / "r.jsonl", marked(toy_rows(40), lambda i: i % 4 == 0)), tmp_path / "s"
+    assert cli("states", tiny("bert"), path, "-o", out).code == 0
+    short = ("--epochs", 1, "--allow-absent")
+    assert cli("probe", out, *short).code == 0
+    for target in (("--events",), ("--target", "original_label")):
+        result = cli("probe", out, *short, *target)
+        assert result.code == 3 and "10 noisy rows have no other original_label (first: row id 0)" in result.err
+    label, n = np.arange(20) % 2, 20
+    tensors = {"hidden_states": np.zeros((n, 3, 4), np.float32), "label": label, "original_label": 1 - label}
+    save_file({**tensors, "noisy": np.arange(n) != 7}, out)
+    result = cli("probe", out)
+    assert result.code == 3 and "row id 7 is not noisy, though its label differs" in result.err
