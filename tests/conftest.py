@@ -185,6 +185,12 @@ def keyword_rows(n: int = 48, noise_every: int = 5) -> list[dict[str, Any]]:
     return rows
 
 
+def marked(rows: Sequence[dict[str, Any]], noisy: Callable[[int], bool]) -> list[dict[str, Any]]:
+    """Say of each row whether it is noisy, and nothing of its original label."""
+    kept = [{name: row[name] for name in row if name != "original_label"} for row in rows]
+    return [{**row, "noisy": noisy(i)} for i, row in enumerate(kept)]
+
+
 def write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Cli, toy_rows, write_jsonl
+from conftest import Cli, marked, toy_rows, write_jsonl
 
 Tiny = Callable[..., Path]
 PYTHON = (sys.executable, "-m", "mltools")
@@ -113,7 +113,7 @@ def test_labels_that_the_checkpoint_lacks(cli: Cli, tiny: Tiny, tmp_path: Path) 
 
 @pytest.mark.parametrize(("noisy", "text"), [(True, "every row is noisy"), (False, "no noisy rows")])
 def test_rows_all_noisy_or_all_clean(cli: Cli, tiny: Tiny, tmp_path: Path, noisy: bool, text: str) -> None:
-    path = write_jsonl(tmp_path / "rows.jsonl", [{**row, "noisy": noisy} for row in toy_rows(20)])
+    path = write_jsonl(tmp_path / "rows.jsonl", marked(toy_rows(20), lambda _: noisy))
     result = cli("swap", tiny("bert", 1), tiny("bert", 2), path)
     assert (result.code, text in result.err) == (3, True)
 

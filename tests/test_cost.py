@@ -64,9 +64,9 @@ def test_other_commands(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) 
     (item,) = planned(cli, "states", model, noisy_rows, "-o", out)
     assert (item["item"], item["applications"], item["rows"]) == ("", N * LAYERS, N)
     (item,) = planned(cli, "grads", model, noisy_rows, "--frozen", model)
-    assert item["applications"] == 2 * 20 * LAYERS and item["rows"] == 20
+    assert item["applications"] == (2 * 20 + N) * LAYERS and item["rows"] == 20
     (item,) = planned(cli, "grads", model, noisy_rows, "--noisy-only")
-    assert item["applications"] == 10 * LAYERS
+    assert item["applications"] == (10 + N) * LAYERS
     (item,) = planned(cli, "finetune", model, noisy_rows, "-o", out, "--epochs", 3, "--evaluate", "last")
     assert (item["steps"], item["applications"]) == (18, (3 * N + N) * LAYERS)
     (frozen,) = planned(

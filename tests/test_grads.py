@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import CONFORMANCE, Cli, settle, toy_rows, write_jsonl
+from conftest import CONFORMANCE, Cli, marked, settle, toy_rows, write_jsonl
 from mltools.commands.grads import Settings as GradsSettings
 from mltools.commands.grads.gradients import Gradients, tensor_sums
 from mltools.commands.grads.work import Tensors, choose_rows, find_tensors, grads, records, scores
@@ -267,12 +267,12 @@ def test_usage(options: tuple[str, str], message: str, cli: Cli, tiny: Tiny, noi
 
 
 def test_rows_that_cannot_be_used(tiny: Tiny, tmp_path: Path, cli: Cli) -> None:
-    few = write_jsonl(tmp_path / "few.jsonl", [{**row, "noisy": i > 3} for i, row in enumerate(toy_rows(10))])
+    few = write_jsonl(tmp_path / "few.jsonl", marked(toy_rows(10), lambda i: i > 3))
     result = cli("grads", tiny("bert", 1), few)
     assert (result.code, result.out) == (3, "")
     assert "4 clean rows are fewer than the 6 noisy ones that they are compared with" in result.err
     assert cli("grads", tiny("bert", 1), few, "--noisy-only").code == 0
-    none = write_jsonl(tmp_path / "none.jsonl", [{**row, "noisy": False} for row in toy_rows(10)])
+    none = write_jsonl(tmp_path / "none.jsonl", marked(toy_rows(10), lambda _: False))
     assert "no noisy rows" in cli("grads", tiny("bert", 1), none).err
     with pytest.raises(RowsError, match=r"few\.jsonl: no clean row has the id 9"):
         choose_rows(read_examples(few), bare(GradsSettings), [9])

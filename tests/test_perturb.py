@@ -197,15 +197,6 @@ def test_replace_value_changes_the_top_level_value_only(line: tuple[str, str, st
     assert changed.decode() == before + value + after
 
 
-def test_replace_value_takes_the_last_of_repeated_keys() -> None:
-    assert replace_value(b'{"label":1,"x":{"label":2},"label":3,"y":4', "label", b"9").endswith(b'"label":9,"y":4')
-
-
-def test_repeated_label_key_counts_as_json_says() -> None:
-    rows = lines_of(b'{"label":"x","label":"a"}\n{"label":"b"}\n', rate=1)
-    assert rows[0] == b'{"label":"x","label":"b","id":0,"original_label":"a","noisy":true}'
-
-
 def test_id_is_added_where_it_is_missing(cli: Cli) -> None:
     result = cli("perturb", "--rate", "0", stdin=b'{"label":0,"id":"x"}\n\n{"label":1}\n')
     assert result.out.splitlines() == [

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, settle, toy_rows, write_jsonl
+from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, marked, settle, toy_rows, write_jsonl
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain, split_rows
 from mltools.commands.swap.work import swap
@@ -360,7 +360,7 @@ def test_layers_outside_the_model(cli: Cli, tiny: Tiny, noisy_rows: Path) -> Non
 
 
 def test_rows_that_cannot_be_used(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{**row, "noisy": i % 2 == 0} for i, row in enumerate(toy_rows(12))])
+    rows = write_jsonl(tmp_path / "rows.jsonl", marked(toy_rows(12), lambda i: i % 2 == 0))
     result = cli(*arguments(tiny, rows))
     assert (result.code, result.out) == (3, "")
     assert "6 noisy and 6 clean rows; retraining needs more clean rows" in result.err

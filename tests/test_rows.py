@@ -5,27 +5,35 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
-from conftest import Cli, write_jsonl
+from conftest import Cli, marked, toy_rows, write_jsonl
+from mltools.commands.perturb import Settings as PerturbSettings
+from mltools.commands.perturb.work import perturb
 from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
 from mltools.io import source as io_source
-from mltools.io.columns import Columns
+from mltools.io.columns import Columns, table_ids
 from mltools.io.examples import Examples, read_examples
 from mltools.io.rows import iter_rows
 from mltools.io.source import Source
+from mltools.spec import bare
 
+Tiny = Callable[..., Path]
 ROWS = [{"text": "tall king", "label": "HUM"}, {"text": "old city", "label": "LOC"}]
 
 
@@ -210,7 +218,7 @@ def test_true_and_whole_numbers_become_integers(tmp_path: Path) -> None:
 
 
 def test_text_labels_are_never_guessed(tmp_path: Path) -> None:
-    assert read_examples(labels_of(tmp_path / "s.jsonl", "1", "01", " 1")).labels == ["1", "01", " 1"]
+    assert read_examples(labels_of(tmp_path / "s.jsonl", "1", "01", " 2")).labels == ["1", "01", " 2"]
 
 
 def test_regression_labels_are_refused(tmp_path: Path) -> None:
@@ -359,3 +367,209 @@ def test_parquet_that_is_none(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", b'{"text":"a"}\n')
     assert isinstance(error := failure(path), RowsError)
     assert str(error).startswith(f"{path}: not a readable Parquet file")
+
+
+# -- nothing in silence -------------------------------------------------------------------------------
+def reference_doubled(line: bytes) -> bool:
+    """Whether an object of the line has a key twice, by a parser that is told of every pair."""
+    doubled = []
+    json.loads(line, object_pairs_hook=lambda pairs: doubled.append(len({key for key, _ in pairs}) < len(pairs)))
+    return any(doubled)
+
+
+@st.composite
+def objects(draw: st.DrawFn, depth: int = 2) -> str:
+    """A JSON object, some keys of which may stand twice, with blanks and colons in odd places."""
+    leaf = st.sampled_from(["1", "null", '"a"', '" :"', '"\\":"', '"a\\" : b"', "[]"])
+    inner = objects(depth - 1) if depth else st.nothing()
+    value = leaf | inner | inner.map(lambda text: f"[1, {text}]")
+    key = st.sampled_from(['"a"', '"\\u0061"', '"b"', '"b:"', '"c\\":"', '""', '"text"'])
+    colon = st.sampled_from([":", ":", " :", ": ", "\t: ", " \r:"])
+    members = st.lists(st.builds(lambda k, c, v: k + c + v, key, colon, value), max_size=4)
+    return "{" + draw(st.sampled_from([",", ", "])).join(draw(members)) + "}"
+
+
+@given(st.lists(objects(), min_size=1, max_size=4))
+def test_a_key_that_stands_twice_is_refused(lines: list[str]) -> None:
+    bad = [number for number, line in enumerate(lines, 1) if reference_doubled(line.encode())]
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes("".join(line + "\n" for line in lines).encode())
+        if not bad:
+            assert [row[2] for row in iter_rows(Source(file.name))] == [json.loads(line) for line in lines]
+            return
+        with pytest.raises(RowsError, match=rf":{bad[0]}: the key .* stands twice"):
+            list(iter_rows(Source(file.name)))
+
+
+def test_a_doubled_key_in_rows_and_records(tmp_path: Path, cli: Cli) -> None:
+    path = write(tmp_path / "r.jsonl", b'{"text":"a","label":0}\n{"text":"b","label":0,"label":1}\n')
+    for command in ("perturb", "mcog"):
+        result = cli(command, path)
+        assert (result.code, result.out) == (3, "")
+        assert result.err == f'mltools: {path}:2: the key "label" stands twice in one object; keep one\n'
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"label": "x", "original_label": "x", "noisy": True}, '"noisy" is true, but label and original_label are'),
+        ({"label": "x", "original_label": "y", "noisy": False}, '"noisy" is false, but label is "x" and original_lab'),
+        ({"label": 1, "original_label": 1, "noisy": 1}, '"noisy" is true, but'),
+    ],
+)
+@pytest.mark.parametrize("command", [("swap", "M", "C"), ("retrain", "M", "P"), ("grads", "M"), ("states", "M")])
+def test_columns_that_contradict_each_other(
+    tmp_path: Path, cli: Cli, tiny: Tiny, command: tuple[str, ...], row: dict[str, Any], words: str
+) -> None:
+    path = write_jsonl(tmp_path / "r.jsonl", [{"text": "a", "label": row["label"]}, {"text": "a", **row}])
+    models = [tiny("bert", 1) for _ in command[1:]]
+    result = cli(command[0], *models, path, *(("-o", tmp_path / "s") if command[0] == "states" else ()))
+    assert result.code == 3 and f"{path}:2: {words}" in result.err
+
+
+def test_columns_that_agree(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"label": "x", "original_label": "y", "noisy": True},
+        {"label": "x", "original_label": "x", "noisy": False},
+        {"label": "x", "noisy": True},
+        {"label": "x", "original_label": "y"},
+    ]
+    found = read_examples(write_jsonl(tmp_path / "r.jsonl", [{"text": "a", **row} for row in rows]))
+    assert found.noisy == [True, False, True, True] and not found.original_known
+
+
+@pytest.mark.parametrize("command", ["swap", "retrain", "grads", "states", "probe", "centroid"])
+def test_unlabelled_rows_are_counted_once(tmp_path: Path, cli: Cli, tiny: Tiny, command: str) -> None:
+    rows = [
+        *toy_rows(40),
+        *({"id": f"u{i}", "text": "who", "label": label} for i, label in enumerate((None, -1, -1.0))),
+    ]
+    path = write_jsonl(tmp_path / "r.jsonl", rows)
+    models = [tiny("bert", seed) for seed in ((1, 2) if command in ("swap", "retrain") else (1,))]
+    more = {
+        "states": ("-o", tmp_path / "s"),
+        "swap": ("--layers", "1"),
+        "retrain": ("--layers", "1"),
+        "probe": ("--epochs", 1, "--allow-absent"),
+    }
+    result = cli(command, *models, path, *more.get(command, ()))
+    assert result.code == 0, result.err
+    assert result.err.count(f"mltools: note: {path}: 3 rows without a label are left out\n") == 1
+
+
+def test_unlabelled_rows_after_a_full_part_are_counted(
+    tmp_path: Path, cli: Cli, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mltools.tools import states
+
+    monkeypatch.setattr(states, "PART_ROWS", 8)
+    path = write_jsonl(tmp_path / "r.jsonl", [*toy_rows(16), {"id": "u", "text": "who", "label": None}])
+    assert "1 rows without a label" in cli("states", tiny("bert"), path, "-o", tmp_path / "s").err
+
+
+@pytest.mark.parametrize("label_type", ["auto", "str"])
+@pytest.mark.parametrize("label", [b"1180591620717411303424", b"-9223372036854775809", b"9007199254740993.0"])
+def test_labels_that_may_be_rounded(tmp_path: Path, cli: Cli, label: bytes, label_type: str) -> None:
+    path = write(tmp_path / "r.jsonl", b'{"text":"a","label":1}\n{"text":"a","label":%s}\n' % label)
+    result = cli("perturb", path, "--label-type", label_type)
+    assert result.code == 3 and f"{path}:2: label " in result.err and "write it as text" in result.err
+
+
+def test_labels_that_differ_in_the_last_bit(tmp_path: Path) -> None:
+    labels = [2**53, 2**53 + 1, 2**64 - 1, 2**64 - 2]
+    assert read_examples(labels_of(tmp_path / "r.jsonl", *labels)).labels == labels
+
+
+def test_ids_beyond_64_bits(tmp_path: Path, cli: Cli) -> None:
+    path = write_jsonl(tmp_path / "r.jsonl", [{"id": 2**70 + i, "text": "a", "label": i} for i in range(2)])
+    result = cli("perturb", path)
+    assert result.code == 3
+    assert f"{path}:1: id is a number, not an integer or text (integers have at most 64 bits; write it as" in result.err
+
+
+@pytest.mark.parametrize("command", ["perturb", "finetune"])
+def test_labels_that_differ_by_blanks_only(tmp_path: Path, cli: Cli, tiny: Tiny, command: str) -> None:
+    path = labels_of(tmp_path / "r.jsonl", "a", "b", "A", "a\u00a0", "b")
+    result = cli("perturb", path) if command == "perturb" else cli("finetune", tiny(), path, "-o", tmp_path / "m")
+    assert result.code == 3 and f'{path}:4: label "a' in result.err
+    assert 'is line 1\'s "a" but for blanks around it; write both alike' in result.err
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path, cli: Cli) -> None:
+    path = labels_of(Path(os.fsdecode(bytes(tmp_path / "r") + b"\xff.jsonl")), "a", "b")
+    result = cli("perturb", path)
+    assert result.code == 2 and "the name of the file is not UTF-8; rename it" in result.err
+
+
+KINDS = [
+    st.text(max_size=3),
+    st.integers(-(2**63), 2**64 - 1),
+    st.sampled_from([2**53, 2**53 + 1, 2**64 - 1]),
+    st.sampled_from([1, "1", True, 1.0]),
+    st.integers(-(2**70), 2**70) | st.booleans() | st.none() | st.floats(),
+]
+identities = st.sampled_from(KINDS).flatmap(lambda kind: st.lists(kind, min_size=2, max_size=6))
+
+
+@given(identities, identities)
+@settings(deadline=None)
+def test_ids_and_labels_keep_their_identity_or_are_refused(ids: list[Any], labels: list[Any]) -> None:
+    """Through perturb, reading and the column of a table: what differs stays apart, or a line is named."""
+    rows = [{"id": row_id, "text": "a", "label": label} for row_id, label in zip(ids, labels, strict=False)]
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = write_jsonl(Path(folder, "r.jsonl"), rows), Path(folder, "n.jsonl")
+        try:
+            lines = list(perturb(Source(path), Columns(), bare(PerturbSettings, rate=0)))
+            found = read_examples(write(out, b"\n".join(lines)))  # type: ignore[arg-type]
+        except RowsError as error:
+            assert re.search(r"\.jsonl(:\d+)?: ", str(error))
+            return
+    kept = [row for row in rows if row["label"] is not None and row["label"] != -1]
+    assert [(type(x), x) for x in found.ids] == [(type(row["id"]), row["id"]) for row in kept]
+    assert found.labels == [row["label"] for row in kept]
+    column = pl.Series(table_ids(found.ids))
+    assert column.n_unique() == len(found.ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "written"),
+    [([1, 2], [1, 2]), (["1", "é"], ["1", "é"]), ([1, "1"], ["1", '"1"']), ([2**63, 1], [str(2**63), "1"]), ([], [])],
+)
+def test_ids_in_a_table(ids: list[Any], written: list[Any]) -> None:
+    assert table_ids(ids) == written
+
+
+@pytest.mark.parametrize("command", ["swap", "centroid"])
+def test_per_row_files_keep_1_and_text_1_apart(tmp_path: Path, cli: Cli, tiny: Tiny, command: str) -> None:
+    rows = [{**row, "id": str(row["id"]) if row["id"] % 2 else row["id"] + 1} for row in toy_rows(40)]
+    path, out = write_jsonl(tmp_path / "r.jsonl", rows), tmp_path / "rows.parquet"
+    models = [tiny("bert", seed) for seed in ((1, 2) if command == "swap" else (1,))]
+    result = cli(command, *models, path, "--per-row", out)
+    assert result.code == 0, result.err
+    assert set(pl.read_parquet(out)["id"]) == {json.dumps(row["id"]) for row in rows}
+
+
+def test_integers_of_64_bits_reach_parquet_that_others_read(tmp_path: Path, cli: Cli) -> None:
+    rows = [{"id": 2**63 + i, "text": "a", "label": 2**63 + i % 2} for i in range(8)]
+    path, out = write_jsonl(tmp_path / "r.jsonl", rows), tmp_path / "n.parquet"
+    assert cli("perturb", path, "--rate", ".5", "-o", out).code == 0
+    assert read_examples(out).ids == [row["id"] for row in rows]
+    write_jsonl(path, [{**row, "id": -i} for i, row in enumerate(rows)] + [{**rows[0], "id": 2**63}])
+    result = cli("perturb", path, "-o", out, "--force")
+    assert result.code == 3 and "write JSONL instead" in result.err
+
+
+def test_states_of_rows_whose_original_label_is_unknown(tmp_path: Path, cli: Cli, tiny: Tiny) -> None:
+    """They tell noise; what needs the right label is refused. States whose columns disagree are none of ours."""
+    path, out = write_jsonl(tmp_path / "r.jsonl", marked(toy_rows(40), lambda i: i % 4 == 0)), tmp_path / "s"
+    assert cli("states", tiny("bert"), path, "-o", out).code == 0
+    short = ("--epochs", 1, "--allow-absent")
+    assert cli("probe", out, *short).code == 0
+    for target in (("--events",), ("--target", "original_label")):
+        result = cli("probe", out, *short, *target)
+        assert result.code == 3 and "10 noisy rows have no other original_label (first: row id 0)" in result.err
+    label, n = np.arange(20) % 2, 20
+    tensors: dict[str, Any] = {"hidden_states": np.zeros((n, 3, 4), np.float32), "label": label, "original_label": 1 - label}
+    save_file({**tensors, "noisy": np.arange(n) != 7}, out)
+    result = cli("probe", out)
+    assert result.code == 3 and "row id 7 is not noisy, though its label differs" in result.err

@@ -229,6 +229,7 @@ def test_terminal_as_stdin_and_nothing_given(shell: Shell, folder: Path, command
 
 def test_log_lines_where_there_is_no_terminal(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*(folder / word if word != "swap" else word for word in SWAP), folder / "noisy.jsonl")
+
     def said() -> list[str]:
         return [line for line in cli(*words).err.splitlines() if not line.startswith("mltools: note: ")]
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
 from mltools.commands.swap.work import SwapResult, swap, window_logits
 from mltools.errors import CheckpointError
-from mltools.io.examples import read_examples
+from mltools.io.examples import NO_NOISY, read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.windows import Window, all_windows
@@ -215,7 +215,7 @@ def refusal(cli: Cli, *arguments: object) -> tuple[int, str]:
 def test_no_noisy_rows(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "clean.jsonl", [{"text": "who", "label": "HUM"}, {"text": "where", "label": "LOC"}])
     code, message = refusal(cli, tiny("bert", 1), tiny("bert", 2), rows)
-    assert code == 3 and message == f'{rows}: no noisy rows ("noisy" is never true); make some: mltools perturb'
+    assert code == 3 and message == f"{rows}: {NO_NOISY}"
 
 
 def test_b07_label_that_is_no_class(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:

@@ -92,8 +92,6 @@ class Run:
     def examples(self, role: str, source: Source, columns: Columns) -> Examples:
         """Read other rows whole, and note them as an input."""
         examples = read_examples(source, columns)
-        if examples.n_unlabelled:
-            console.warn(f"{examples.n_unlabelled} rows without a label are left out")
         self.used(role, source)
         return examples
 

@@ -12,6 +12,10 @@ from mltools.io.source import Source
 Label = int | str
 RowId = int | str
 LabelType = Literal["auto", "str"]
+EXACT = 1 << 53
+"""Floating-point numbers from here on may stand for several integers."""
+LONG = range(-(1 << 63), 1 << 63)
+"""Integers that every table can hold."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class LabelReader:
     """Turns label values into integers or text, and sees that they are all of one type.
 
     Integers stay integers, text stays text, whole floats and an all-true/false column become integers.
-    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed.
+    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed. So are texts that
+    differ by blanks around them only, and numbers that may have been rounded, such as integers beyond 64 bits.
     """
 
     def __init__(self, source: Source, label_type: LabelType = "auto") -> None:
@@ -38,27 +43,44 @@ class LabelReader:
         self._kind: type | None = str if self._as_text else None
         self._first: tuple[int, type, object] | None = None
         self._other: list[tuple[int, object]] = []
+        self._texts: set[str] = set()
+        self._stripped: dict[str, tuple[int, str]] = {}
 
     def read(self, number: int, value: object) -> Label | None:
         """Read the label of line `number`; None where the row is unlabelled."""
         kind = type(value)
-        if value is None or (kind is int and value == -1):
+        if value is None or (kind in (int, float) and value == -1):
             return None
-        if self._as_text:
-            return value if kind is str else json.dumps(value)  # type: ignore[return-value]
+        if kind not in (int, str, bool, float):
+            raise RowsError(f"{self._source.place(number)}: label is a {kind_name(value)}, not text or an integer")
+        if kind is float and not abs(cast(float, value)) < EXACT:
+            place = self._source.place(number)
+            raise RowsError(f"{place}: label {value} may be rounded (integers have at most 64 bits); write it as text")
+        if self._as_text and kind is not str:
+            value, kind = json.dumps(value), str
+        if kind is str and value not in self._texts:
+            self._meet(number, cast(str, value))
         if kind is float:
             if not cast(float, value).is_integer():
                 place = self._source.place(number)
                 raise RowsError(f"{place}: label {value} is not whole; regression labels are not supported")
             value, kind = int(cast(float, value)), int
-        if kind not in (int, str, bool):
-            raise RowsError(f"{self._source.place(number)}: label is a {kind_name(value)}, not text or an integer")
         if self._first is None:
             self._first = (number, kind, value)
             self._kind = kind if kind is not bool else None
         elif kind is not self._first[1]:
             self._other.append((number, value))
         return int(cast(bool, value)) if kind is bool else cast(Label, value)
+
+    def _meet(self, number: int, text: str) -> None:
+        """Note a new label; raise if another one is the same but for blanks around it."""
+        first, known = self._stripped.setdefault(text.strip(), (number, text))
+        if known != text:
+            raise RowsError(
+                f"{self._source.place(number)}: label {shown(text)} is line {first}'s {shown(known)} but for blanks "
+                "around it; write both alike"
+            )
+        self._texts.add(text)
 
     def read_block(self, block: Block, column: str) -> Sequence[Label | None]:
         """Read the labels of a block of rows.
@@ -72,6 +94,10 @@ class LabelReader:
             number, row = next((n, r) for n, r in zip(block.numbers, block.values, strict=True) if column not in r)
             raise missing_column(self._source.place(number), column, row, "label") from None
         if set(map(type, values)) == {self._kind} and -1 not in values:
+            if self._kind is str and not self._texts.issuperset(values):
+                for number, text in zip(block.numbers, values, strict=True):
+                    if text not in self._texts:
+                        self._meet(number, text)
             return values
         return list(map(self.read, block.numbers, values))
 
@@ -108,7 +134,8 @@ class IdReader:
             return index
         row_id = values.get("id", index)
         if type(row_id) is not int and type(row_id) is not str:
-            raise RowsError(f"{self._source.place(number)}: id is a {kind_name(row_id)}, not an integer or text")
+            hint = " (integers have at most 64 bits; write it as text)" if type(row_id) is float else ""
+            raise RowsError(f"{self._source.place(number)}: id is a {kind_name(row_id)}, not an integer or text{hint}")
         if not self._unique:
             return row_id
         if type(row_id) is int and 0 <= row_id < self._unnamed:
@@ -130,3 +157,14 @@ class IdReader:
             if not self._unique or list(map(self._seen.setdefault, named, block.numbers)) == list(block.numbers):
                 return named
         return list(map(self.read, indices, block.numbers, block.values))
+
+
+def table_ids(ids: Sequence[RowId]) -> list[int] | list[str]:
+    """Write ids for a column of a table: as they are where all are integers or all are text, else each as JSON.
+
+    So 1 and "1" stay apart, and so do integers that a signed 64-bit column cannot hold.
+    """
+    kinds = set(map(type, ids))
+    if kinds <= {str} or (kinds == {int} and min(cast(list[int], ids)) in LONG and max(cast(list[int], ids)) in LONG):
+        return cast(list[str], list(ids))
+    return [json.dumps(row_id, ensure_ascii=False) for row_id in ids]

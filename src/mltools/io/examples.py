@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from mltools import console
 from mltools.errors import RowsError
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.parquet import class_names
 from mltools.io.rows import Values, iter_rows, kind_name, missing_column, shown
 from mltools.io.source import Source
+
+NO_NOISY = (
+    'no noisy rows; mark those that are mislabelled with "noisy": true or their right label in "original_label", '
+    "or make some: mltools perturb"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Examples:
     def require_noisy(self) -> None:
         """Raise if no row is noisy, or none is clean."""
         if not any(self.noisy):
-            raise RowsError(f'{self.source.name}: no noisy rows ("noisy" is never true); make some: mltools perturb')
+            raise RowsError(f"{self.source.name}: {NO_NOISY}")
         if all(self.noisy):
             raise RowsError(f"{self.source.name}: every row is noisy; clean rows are needed too")
 
@@ -60,14 +66,17 @@ def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Ex
     """Read labelled rows.
 
     `noisy` is the row's own column, else whether `label` differs from `original_label`, else false;
-    `original_label` is the row's own column, else its label; `id` the row's own, else its 0-based number.
+    `original_label` is the row's own column, else its label; `id` the row's own, else its 0-based number. A row is
+    noisy where the two labels differ, and nowhere else: where a row has all three columns, they must agree.
+    How many rows are left out for want of a label is said once.
 
     Args:
         path: a file, `-`, or a source.
         columns: which columns hold text and label.
 
     Raises:
-        RowsError: a bad line, a missing column, a repeated id, mixed label types, or no labelled row.
+        RowsError: a bad line, a missing column, a repeated id, labels of mixed types, columns that contradict each
+            other, or no labelled row.
         NotFoundError: no such file.
     """
     source = path if isinstance(path, Source) else Source(path)
@@ -75,14 +84,21 @@ def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Ex
     return examples
 
 
-def iter_examples(source: Source, columns: Columns = Columns(), size: int | None = None) -> Iterator[Examples]:
-    """Yield labelled rows `size` at a time, all at once by default; else as `read_examples`."""
+def iter_examples(
+    source: Source, columns: Columns = Columns(), size: int | None = None, *, again: bool = False
+) -> Iterator[Examples]:
+    """Yield labelled rows `size` at a time, all at once by default; else as `read_examples`.
+
+    Rows that are read `again` are checked, and nothing is said of them.
+    """
     reader = _ExampleReader(source, columns)
     for index, (number, _, values) in enumerate(iter_rows(source)):
         reader.add(index, number, values)
         if len(reader.rows) == size:
             yield reader.take()
     reader.check()
+    if reader.n_unlabelled and not again:
+        console.warn(f"{source.name}: {reader.n_unlabelled} rows without a label are left out")
     if reader.rows:
         yield reader.take()
 
@@ -113,6 +129,8 @@ class _ExampleReader:
         noisy = values.get("noisy", label != original)
         if not isinstance(noisy, bool) and noisy not in (0, 1):
             raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
+        if "original_label" in values and bool(noisy) != (label != original):
+            raise RowsError(f"{place(number)}: {contradiction(label, cast(Label, original))}")
         texts = tuple(self._text(number, values, column) for column in self.columns.text)
         if noisy and "original_label" not in values:
             self.original_known = False
@@ -153,6 +171,19 @@ class _ExampleReader:
             self.columns,
             self.original_known,
         )
+
+
+def contradiction(label: Label, original: Label) -> str:
+    """Say that a row's `noisy` contradicts its labels, and how to mend it."""
+    if label == original:
+        return (
+            f'"noisy" is true, but label and original_label are both {shown(label)}; leave original_label out where '
+            "the right label is unknown, or noisy where the label is right"
+        )
+    return (
+        f'"noisy" is false, but label is {shown(label)} and original_label {shown(original)}; set noisy to true, or '
+        "leave original_label out"
+    )
 
 
 def select(examples: Examples, keep: Sequence[int]) -> Examples:

@@ -23,8 +23,7 @@ def replace_value(line: bytes, key: str, value: bytes) -> bytes:
     """Change one value of a JSON object; every other byte stays as it was.
 
     Args:
-        line: a JSON object that has the key; if repeatedly, the last, which counts, is changed. Its closing
-            brace may be missing.
+        line: a JSON object that has the key once. Its closing brace may be missing.
         key: the key, at the top level.
         value: its new value, as JSON.
     """
@@ -118,7 +117,8 @@ def _table(rows: Sequence[RawRow], source: Source) -> Any:
     for name in frame.columns:
         if not _same([row.get(name) for row in values], frame[name].to_list()):
             raise RowsError(f'{source.name}: column "{name}" holds values of several types; write JSONL instead')
-    return frame
+    wide = pl.col(pl.Int128)  # what polars makes of integers from 2 ** 63 on, and other readers of Parquet cannot read
+    return frame.with_columns(wide.cast(pl.UInt64, strict=True))
 
 
 def _same(given: object, stored: object) -> bool:

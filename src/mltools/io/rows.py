@@ -5,6 +5,8 @@ names `file:line`.
 """
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +35,7 @@ def iter_blocks(source: Source) -> Iterator[Block]:
     """Yield the rows of a source of either format, some at a time; blank lines are passed over.
 
     Raises:
-        RowsError: a line that is not UTF-8, not JSON, or not an object.
+        RowsError: a line that is not UTF-8, not JSON, not an object, or has a key twice (at any depth).
     """
     if source.is_parquet:
         rows = parquet_rows(source)
@@ -52,6 +54,7 @@ def iter_blocks(source: Source) -> Iterator[Block]:
         if not set(map(type, values)) <= {dict}:
             number, value = next(pair for pair in zip(numbers, values, strict=True) if type(pair[1]) is not dict)
             raise RowsError(f"{source.place(number)}: a {kind_name(value)}, not an object {{...}} with columns")
+        _refuse_doubled_keys(source, numbers, lines, values)
         yield Block(numbers, lines, values)
 
 
@@ -75,6 +78,51 @@ def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
     except UnicodeDecodeError as fault:
         return f"not UTF-8 (byte {fault.start + 1} of the line is 0x{line[fault.start]:02x}); convert it first"
     return f"not JSON: {error.msg} (column {error.colno})"
+
+
+_APART = re.compile(rb'"[ \t\r]+:')
+"""A key whose colon does not follow at once; text may hold the same."""
+
+
+def _refuse_doubled_keys(source: Source, numbers: Sequence[int], lines: Sequence[bytes], values: list[Values]) -> None:
+    """Raise if an object has a key twice: the parser keeps the last one and says nothing.
+
+    A line has at least a colon for each of its keys, so where all lines together have no more colons than there are
+    keys kept, none is lost. Lines with more, in texts or in objects within, are looked at more closely.
+    """
+    if b"\n".join(lines).count(b":") == sum(map(len, values)):
+        return
+    for number, line, row in zip(numbers, lines, values, strict=True):
+        if line.count(b":") != len(row) and (line.count(b'":') != _count_keys(row) or _APART.search(line)):
+            _parse_again(source.place(number), line)
+
+
+def _count_keys(row: Values) -> int:
+    """Count the keys of an object and of all objects in it."""
+    n, left = len(row), [value for value in row.values() if type(value) in (dict, list)]
+    while left:
+        value = left.pop()
+        if type(value) is dict:
+            n += len(value)
+            value = value.values()
+        left += [inner for inner in value if type(inner) in (dict, list)]
+    return n
+
+
+def _parse_again(place: str, line: bytes) -> None:
+    """Parse a line that may have a key twice, and raise if it does."""
+    doubled: list[str] = []
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            doubled.append(Counter(name for name, _ in pairs).most_common(1)[0][0])
+
+    try:
+        json.loads(line, object_pairs_hook=members)
+    except RecursionError:
+        raise RowsError(f"{place}: nested too deeply to see whether a key stands twice") from None
+    if doubled:
+        raise RowsError(f"{place}: the key {shown(doubled[0])} stands twice in one object; keep one")
 
 
 def kind_name(value: object) -> str:

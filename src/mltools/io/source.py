@@ -63,8 +63,14 @@ class Source:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Remember the path; `-` is standard input. Nothing is opened yet."""
+        """Remember the path; `-` is standard input. Nothing is opened yet.
+
+        Raises:
+            UsageError: a name that is not UTF-8, which neither records nor provenance could say.
+        """
         self.path = str(path)
+        if any("\ud800" <= character <= "\udfff" for character in self.path):
+            raise UsageError(f"{self.path}: the name of the file is not UTF-8; rename it")
         self.name = "stdin" if self.path == STDIN else self.path
         self._reader: _HashingReader | None = None
         self._stream: io.BufferedReader[Any] | None = None

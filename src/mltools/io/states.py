@@ -39,7 +39,8 @@ COPY_BYTES = 1 << 20
 class RowTable:
     """What is kept of each row beside its states, in input order.
 
-    `label` and `original_label` are (n,) indices of `names`; `noisy` is (n,).
+    `label` and `original_label` are (n,) indices of `names`; `noisy` is (n,). Noisy rows whose right label is unknown
+    have their label in both.
     """
 
     ids: list[RowId]
@@ -208,6 +209,12 @@ class States:
         if len(ids) != n or len(set(ids)) != n or lowest < 0 or highest >= len(names):
             raise RowsError(
                 f"{self.name}: {n} rows with {len(set(ids))} ids and labels {lowest}-{highest} of {len(names)} classes"
+            )
+        denied = ~noisy & (label != original)
+        if denied.any():
+            raise RowsError(
+                f"{self.name}: row id {shown(ids[int(denied.argmax())])} is not noisy, though its label differs from "
+                "its original_label; take the states again, from rows whose columns agree"
             )
         return RowTable(ids, label, original, noisy, names)
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mltools import console
 from mltools.errors import CheckpointError, RowsError
 from mltools.io.columns import Columns, Label, RowId
 from mltools.io.examples import Examples, iter_examples
@@ -65,8 +64,6 @@ def read_table(source: Source, columns: Columns = Columns()) -> RowTable:
         originals += (same.setdefault(label, label) for label in part.original_labels)
         noisy += part.noisy
     assert part is not None
-    if part.n_unlabelled:
-        console.warn(f"{part.n_unlabelled} rows without a label are left out")
     index, names = _classes(sorted(same), part.names)
     label, original = (np.array([index[value] for value in column], dtype=np.int64) for column in (labels, originals))
     return RowTable(ids, label, original, np.array(noisy), names)
@@ -155,7 +152,7 @@ def _write(
     predicted: "_Predicted",
 ) -> Iterator[int]:
     start, before = 0, source.digest
-    for part in iter_examples(source, columns, PART_ROWS):
+    for part in iter_examples(source, columns, PART_ROWS, again=True):
         if part.ids != rows.ids[start : start + len(part)]:
             raise RowsError(f"{source.name}: the rows changed while they were read")
         yield from (

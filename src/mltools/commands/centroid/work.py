@@ -16,6 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from mltools.commands.centroid import CrossingName, Settings
 from mltools.errors import RowsError
+from mltools.io.columns import table_ids
+from mltools.io.examples import NO_NOISY
 from mltools.io.kinds import CentroidRecord, EventRecord
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.states import RowTable, States
@@ -229,7 +231,7 @@ def _check(states: States) -> None:
     if len(np.union1d(rows.label, rows.original_label)) < 2:
         raise RowsError(f"{states.name}: one class only ({rows.names[rows.label[0]]}); centroids need two")
     if not rows.noisy.any():
-        raise RowsError(f"{states.name}: no noisy rows; make some: mltools perturb")
+        raise RowsError(f"{states.name}: {NO_NOISY}")
     if rows.noisy.all():
         raise RowsError(f"{states.name}: every row is noisy; centroids are means of clean rows")
     lost = rows.noisy & (rows.label == rows.original_label)
@@ -345,8 +347,7 @@ def write_per_row(
 
     from mltools.io.atomic import atomic_file
 
-    whole = all(isinstance(row_id, int) for row_id in rows.ids)
-    ids = pl.Series(rows.ids if whole else [str(row_id) for row_id in rows.ids])
+    ids = pl.Series(table_ids(rows.ids))
     names = pl.Series(rows.names, dtype=pl.String)
     row = np.concatenate(projections.rows)
     frame = pl.DataFrame(

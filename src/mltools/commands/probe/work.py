@@ -23,6 +23,7 @@ from mltools.commands.probe.probes import Diverged, Ints, Job, Progress, Split, 
 from mltools.draw import ranked
 from mltools.errors import RowsError, TrainingError
 from mltools.io.columns import RowId
+from mltools.io.examples import NO_NOISY
 from mltools.io.kinds import EventRecord, ProbeRecord
 from mltools.io.rows import shown
 from mltools.io.source import Source
@@ -317,11 +318,17 @@ def _target(states: States, name: TargetName, settings: Settings) -> Target:
     rows = states.rows
     if name == "noise":
         if not rows.noisy.any():
-            raise RowsError(f"{states.name}: no noisy rows; make some: mltools perturb")
+            raise RowsError(f"{states.name}: {NO_NOISY}")
         if rows.noisy.all():
             raise RowsError(f"{states.name}: every row is noisy; clean rows are needed too")
         weights = (1 - settings.noisy_weight, settings.noisy_weight)
         return Target(("clean rows", "noisy rows"), rows.noisy.astype(np.int64), weights, positive=1)
+    unknown = rows.noisy & (rows.label == rows.original_label)
+    if name == "original_label" and unknown.any():
+        raise RowsError(
+            f"{states.name}: {int(unknown.sum())} noisy rows have no other original_label (first: row id "
+            f"{shown(rows.ids[int(unknown.argmax())])}), which a probe for it needs"
+        )
     classes, labels = np.unique(getattr(rows, name), return_inverse=True)
     if len(classes) < 2:
         raise RowsError(f"{states.name}: one class only ({rows.names[classes[0]]}); a probe for {name} needs two")

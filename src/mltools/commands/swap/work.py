@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mltools import console
 from mltools.commands.swap import Settings
+from mltools.io.columns import table_ids
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
@@ -337,12 +338,11 @@ def write_per_row(
 
     n = len(result.windows)
     names = np.array(result.labels)
-    ids = examples.ids if len({type(i) for i in examples.ids}) == 1 else [str(i) for i in examples.ids]
     label, original = ([str(x) for x in column] for column in (examples.labels, examples.original_labels))
     frame = pl.DataFrame(
         {
-            "id": np.repeat(np.array(ids, dtype=object), n).tolist(),
-            "window": [str(w) for w in result.windows] * len(ids),
+            "id": np.repeat(np.array(table_ids(examples.ids), dtype=object), n).tolist(),
+            "window": [str(w) for w in result.windows] * len(examples),
             "label": np.repeat(np.array(label, dtype=object), n).tolist(),
             "original_label": np.repeat(np.array(original, dtype=object), n).tolist(),
             "noisy": np.repeat(np.array(examples.noisy), n),
