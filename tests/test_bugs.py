@@ -37,8 +37,24 @@ def test_every_entry_of_the_table_has_its_test() -> None:
     for entry, tests in entries:
         named = re.findall(r"`(test_\w+)::(test_\w+)`", tests)
         assert any(name.startswith(f"test_{entry.lower()}_") for _, name in named) or "_b23_b30_" in tests, entry
-        for file, name in named:
-            assert f"def {name}(" in (Path(__file__).parent / f"{file}.py").read_text(), (entry, file, name)
+        assert_there(named)
+
+
+def assert_there(named: list[tuple[str, str]]) -> None:
+    for file, name in named:
+        assert f"def {name}(" in (Path(__file__).parent / f"{file}.py").read_text(), (file, name)
+
+
+def test_every_kind_of_fault_has_its_tests() -> None:
+    """Each row `| K1 … | rule | the one place | test_file::test_… |` names files and functions that are there."""
+    rows = re.findall(r"^\| (K\d) .*\| ([^|]*) \| ([^|]*) \|$", DOCS.read_text(), re.MULTILINE)
+    assert [kind for kind, _, _ in rows] == [f"K{n}" for n in range(1, 9)]
+    for kind, places, tests in rows:
+        named = re.findall(r"`(test_\w+)::(test_\w+)`", tests)
+        assert named, kind
+        assert_there(named)
+        for place in re.findall(r"`([^`]+)`", places):
+            assert (DOCS.parents[1] / "src" / "mltools" / place).exists(), (kind, place)
 
 
 def test_b02_last_real_token_of_any_mask() -> None:
