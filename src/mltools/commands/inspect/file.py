@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +164,16 @@ class _Records:
         self._tags: dict[str, set[str]] = {}
         self._kinds: set[str] = set()
         self._known = known_columns()
-        self._fields = {name: set(kind.__dataclass_fields__) for name, kind in record_kinds().items()}
+        self._fields = {name: fields(kind) for name, kind in record_kinds().items()}
 
     def add(self, values: Values) -> None:
         self._tools[str(values.get("tool"))] += 1
-        fits = (name for name, fields in self._fields.items() if fields <= values.keys())
-        self._kinds.add(max(fits, key=lambda name: len(self._fields[name]), default="unknown"))
+        shared = {
+            name: sum(column.name in values for column in columns)
+            for name, columns in self._fields.items()
+            if all(column.name in values for column in columns if column.default is MISSING)
+        }  # another version's records may lack columns that have a default
+        self._kinds.add(max(shared, key=lambda name: shared[name], default="unknown"))
         for column in values.keys() - self._known:
             self._tags.setdefault(column, set()).add(str(values[column]))
 
