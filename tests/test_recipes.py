@@ -68,7 +68,13 @@ def test_xargs_goes_on_where_it_was(shell: Shell, tiny: Tiny, noisy_rows: Path, 
     assert windows_of("\n".join(records)) == WINDOWS
     (tmp_path / "all.jsonl").write_text("".join(f"{line}\n" for line in records[:4]))
     assert shell(script, tmp_path, OPTIONS=FAST).code == 0
-    assert sorted((tmp_path / "all.jsonl").read_text().splitlines()) == sorted(records)
+    again = (tmp_path / "all.jsonl").read_text().splitlines()
+    assert sorted(map(unscaled, again)) == sorted(map(unscaled, records))
+
+
+def unscaled(line: str) -> str:
+    """A record without its scaled error, which is null where the full window was not there yet when it was made."""
+    return json.dumps({**json.loads(line), "memorisation_error_scaled": None})
 
 
 def test_parallel_with_job_log_and_resume(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
