@@ -13,7 +13,8 @@ import pytest
 
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file, atomic_folder
-from mltools.io.outputs import PARQUET, RECORDS, Output, check_outputs
+from mltools.io.endings import PARQUET, RECORDS
+from mltools.io.outputs import Output, check_outputs
 
 WRITER = """
 import signal, sys, time

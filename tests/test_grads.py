@@ -236,7 +236,9 @@ def test_command(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None
     assert sum(record["score"] for record in result.records) == pytest.approx(1)
     assert {record["seed"] for record in result.records} == {3}
     assert all(value is not None for record in result.records for value in record.values())
-    assert result.err.splitlines()[-1].startswith("grads: layers=4 noisy=10 clean=10 objective=loss norm=l1 seed=1 preset=paper")
+    assert result.err.splitlines()[-1].startswith(
+        "grads: layers=4 noisy=10 clean=10 objective=loss norm=l1 seed=1 preset=paper"
+    )
     m_cog = cli("mcog", stdin=result.out).records[0]["m_cog"]
     assert m_cog == pytest.approx(sum(record["layer"] * record["score"] for record in result.records))
     assert cli(*arguments).out == result.out

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mltools.errors import UsageError
-from mltools.io.outputs import PARQUET, RECORDS
+from mltools.io.endings import PARQUET, RECORDS
 from mltools.ranges import THREADS, Range, whole
 from mltools.spec import Flag, Operand, Writes
 

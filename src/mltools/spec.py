@@ -13,11 +13,13 @@ from dataclasses import MISSING, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mltools.errors import UsageError
-from mltools.io.outputs import Output
 from mltools.ranges import Range
+
+if TYPE_CHECKING:
+    from mltools.io.outputs import Output
 
 S = TypeVar("S")
 Parse = Callable[[str], Any]
@@ -343,7 +345,7 @@ class CommandSpec:
     sink: Callable[[], Any] | None = None
     counted: str = ""
     says: bool = True
-    outputs: Callable[[Any], Sequence[Output]] | None = None
+    outputs: Callable[[Any], Sequence["Output"]] | None = None
     shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
 

@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperCommand
 
 from mltools import console
-from mltools.cli.driver import drive
 from mltools.cli.reference import HELP, Command, command_help
 from mltools.cli.registry import command_spec
 from mltools.io.stdout import end_quietly, write_stdout
@@ -30,6 +29,8 @@ def _function(name: str) -> Callable[..., None]:
     aside = {"help", *(each.name for each in messages)}
 
     def run(**given: Any) -> None:
+        from mltools.cli.driver import drive  # which help need not load
+
         try:
             drive(name, {key: value for key, value in given.items() if key not in aside and value not in (None, [])})
         except BrokenPipeError:  # typer would make it status 1

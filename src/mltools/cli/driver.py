@@ -14,7 +14,6 @@ from typing import Any
 from mltools import console
 from mltools.cli.command_line import command_line
 from mltools.cli.registry import command_spec
-from mltools.io.kinds import record_kinds
 from mltools.io.outputs import check_outputs
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
@@ -61,6 +60,8 @@ def check(run: Run) -> None:
 
 def record_columns(spec: CommandSpec) -> set[str]:
     """Name the columns of all records that a command writes."""
+    from mltools.io.kinds import record_kinds
+
     kinds = record_kinds()
     return {column.name for kind in spec.writes for column in fields(kinds[kind])}
 

@@ -9,14 +9,10 @@ from pathlib import Path
 
 from mltools.errors import UsageError
 from mltools.io.atomic import check_name, is_device
+from mltools.io.endings import PACKERS
 from mltools.io.provenance import foreign, is_checkpoint_file
 
 STDOUT = "-"
-PARQUET = (".parquet",)
-RECORDS = (".jsonl", ".ndjson", *PARQUET)
-TENSORS = (".safetensors",)
-PACKERS = {".gz": "gzip", ".zst": "zstd"}
-FIGURES = (".pdf", ".png", ".svg")
 
 
 @dataclass(frozen=True)

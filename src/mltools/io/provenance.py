@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,8 @@ class Provenance:
 
     def as_dict(self) -> dict[str, Any]:
         """Give everything as plain values, empty entries left out."""
+        from importlib import metadata  # slow to load, and needed here only
+
         entries = {
             "tool": self.tool,
             "version": __version__,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mltools.io.outputs import PARQUET
+from mltools.io.endings import PARQUET
 from mltools.options import DeviceOptions, OutputOptions, PresetName, StatesInput
 from mltools.spec import CommandSpec, Flag, Writes
 

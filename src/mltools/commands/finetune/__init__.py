@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mltools.errors import UsageError
-from mltools.io.outputs import Output, state_folder
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
@@ -24,6 +23,9 @@ from mltools.options import (
 )
 from mltools.ranges import Range
 from mltools.spec import CommandSpec, Flag
+
+if TYPE_CHECKING:
+    from mltools.io.outputs import Output
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,10 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
 
 
-def _outputs(settings: Settings) -> list[Output]:
+def _outputs(settings: Settings) -> "list[Output]":
     """List the checkpoint, and the state of an unfinished run beside it, which a run to be resumed has left."""
+    from mltools.io.outputs import Output, state_folder
+
     resumed = settings.resume and not settings.force
     state = Output("-o", state_folder(settings.folder), folder=True, resumed=True)
     return [Output("-o", settings.folder, folder=True, resumed=resumed), state]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from mltools.errors import UsageError
-from mltools.io.outputs import RECORDS
+from mltools.io.endings import RECORDS
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,

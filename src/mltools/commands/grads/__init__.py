@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from mltools.io.outputs import TENSORS
+from mltools.io.endings import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mltools.errors import UsageError
-from mltools.io.outputs import FIGURES
+from mltools.io.endings import FIGURES
 from mltools.options import By, Force, ProvenanceFile, RecordsOperand
 from mltools.spec import CommandSpec, Flag, Operand, Writes
 
