@@ -104,7 +104,7 @@ def _out(words: list[str], names: dict[str, Path]) -> list[object]:
 
 def test_labels_that_the_checkpoint_lacks(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     bad = toy_rows(20)
-    bad[7]["label"] = "NONE"
+    bad[7]["label"] = bad[7]["original_label"] = "NONE"
     path = write_jsonl(tmp_path / "rows.jsonl", bad)
     result = cli("swap", tiny("bert", 1), tiny("bert", 2), path)
     assert (result.code, result.out) == (3, "")

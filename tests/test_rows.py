@@ -465,7 +465,7 @@ def test_unlabelled_rows_are_counted_once(tmp_path: Path, cli: Cli, tiny: Tiny, 
 def test_unlabelled_rows_after_a_full_part_are_counted(
     tmp_path: Path, cli: Cli, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mltools.tools import states
+    from mltools.model import states
 
     monkeypatch.setattr(states, "PART_ROWS", 8)
     path = write_jsonl(tmp_path / "r.jsonl", [*toy_rows(16), {"id": "u", "text": "who", "label": None}])

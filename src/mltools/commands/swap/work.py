@@ -118,6 +118,7 @@ def swap(
     windows = [window for window in windows or all_windows(noisy.n_layers) if window not in errors]
     if not windows:
         return
+    labels = read_labels(noisy, examples)
     encoded = noisy.encode(examples, settings.max_length)
     self_check(noisy.runner, encoded)
     donor = take_part(noisy, clean, settings.part)
@@ -131,7 +132,6 @@ def swap(
         for _ in progress(rows, len(encoded)) if progress else rows:
             pass
     result.applications = sum(runner.applications for runner in {noisy.runner, clean.runner})
-    labels = read_labels(noisy, examples)
     result.validity = _judge(noisy, clean, examples, labels, encoded.n_cut, settings, result)
     yield from _records(labels, full, result, settings.part, errors, run)
 
