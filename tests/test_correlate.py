@@ -198,7 +198,7 @@ def test_repeated_measures_are_refused_or_pooled(cli: Cli) -> None:
     assert refused.code == 3
     assert refused.err == (
         "mltools: stdin:7: m_cog again for dataset=x; name the column that tells the records apart with --on, "
-        "or average them with --pool\n"
+        "or average runs of the same with --pool\n"
     )
     (pooled,) = cli("correlate", "--on", "dataset", "--pool", stdin=lines(rows)).records
     (expected,) = cli("correlate", stdin=lines(once)).records
