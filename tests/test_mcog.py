@@ -364,7 +364,8 @@ SECOND = {(1, 1): 0.5, (2, 2): 0.2, (1, 2): 0.8}
 @pytest.mark.parametrize("apart", ["seed", "run", "other"])
 def test_runs_of_retrain_are_scaled_before_they_are_averaged(cli: Cli, apart: str) -> None:
     """Raw errors were averaged, so that the run which forgot more of everything weighed more (1.481 for 1.536)."""
-    rows = [*sweep(FIRST, dataset="a", **{apart: "1"}), *sweep(SECOND, dataset="a", **{apart: "2"})]
+    rows = [{**row, "dataset": "a", apart: "1"} for row in sweep(FIRST)]
+    rows += [{**row, "dataset": "a", apart: "2"} for row in sweep(SECOND)]
     (record,) = cli("mcog", "--by", "dataset", stdin=lines(rows)).records
     first, second = (0.25 + 0.625) / 2, (0.75 + 0.25) / 2
     weights = [(first + 1) / 2, (second + 1) / 2]

@@ -12,8 +12,10 @@ from mltools.run import Run
 
 def run(run: Run) -> Iterator[tuple[CogRecord | LayerRecord, dict[str, Any]]]:
     """Weigh the records given, or write each layer's score."""
-    weighed = layers(run.records(), run.settings.by) if run.settings.by_layer else _centres(run)
-    yield from run.carried(weighed)
+    if run.settings.by_layer:
+        yield from run.carried(layers(run.records(), run.settings.by))
+    else:
+        yield from run.carried(_centres(run))
 
 
 def _centres(run: Run) -> Iterator[tuple[CogRecord, dict[str, Any]]]:
