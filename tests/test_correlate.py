@@ -320,6 +320,17 @@ def test_epochs_are_read_at_their_last_one_and_never_pooled(cli: Cli) -> None:
             assert (record["n"], record["correlation"]) == (3, 1.0)
 
 
+def test_epochs_that_are_asked_for_are_compared_one_by_one(cli: Cli) -> None:
+    rows = [
+        {**row, "model": model}
+        for model, path in (("a", [0.1, 0.2, 0.3]), ("b", [0.3, 0.5, 0.6]))
+        for row in epochs("finetune", "x", path)
+    ]
+    arguments = ("correlate", "--value", "noisy_accuracy", "--pivot", "model", "--on", "epoch")
+    (record,) = cli(*arguments, stdin=lines(rows)).records
+    assert (record["n"], record["correlation"]) == (3, 1.0)
+
+
 def test_of_several_attempts_the_kept_one_counts(cli: Cli) -> None:
     rows = centres("swap", {"x": 1.0, "y": 2.0, "z": 3.0})
     for task, best in (("x", 0.1), ("y", 0.2), ("z", 0.3)):

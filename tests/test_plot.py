@@ -349,8 +349,9 @@ def test_of_lines_and_rows_together_those_that_are_invalid_are_named(cli: Cli, f
     assert "b (invalid)" in text and "a (invalid)" not in text
     cogs = [{"tool": "swap", "layers": 2, "m_cog": 1.5, "dataset": "a"}]
     cogs.append({**cogs[0], "dataset": "b", **INVALID})
-    text = cli("plot", "events", file(cogs)).out
+    text = cli("plot", "events", file([*cogs, event("crossing", 1, dataset="b")])).out
     assert "b (invalid)" in text and "a (invalid)" not in text
+    assert [line.split()[0] for line in text.splitlines()[3:5]] == ["a", "b"]  # one row, whatever tool is not valid
 
 
 def test_scaled_errors_that_a_loop_left_null_are_filled_from_the_full_window(cli: Cli, file: File) -> None:

@@ -113,8 +113,9 @@ class _Reader:
         """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
         if PAIR not in (*self._config.per, *(self._on or ()), self._pivot):
             records = records.where(PAIR, partial(is_, None))
-        epochs, records = _split(records, "epoch") if _is_of_epochs(records) else (records[:0], records)
-        if len(epochs):
+        named = (*self._config.per, *(self._on or ()), self._pivot)
+        if "epoch" not in named and _is_of_epochs(records):
+            epochs, records = _split(records, "epoch")
             for run, part in self._epochs.runs(epochs):
                 for record in epochs[part]:
                     run.read(record)
@@ -180,8 +181,9 @@ class _Reader:
     def _carry(self, records: Records, value: str, heads: Sequence[str]) -> None:
         """Note what records say of themselves, for the series that they belong to."""
         names = list(records.columns(heads))
-        if len(set(names)) == 1 or not {"valid", "widths"} & records.values[0].keys():  # the usual cases, and faster
-            for head in set(names):
+        found = dict.fromkeys(names)  # in order of appearance, which that of tables follows
+        if len(found) == 1 or not {"valid", "widths"} & records.values[0].keys():  # the usual cases, and faster
+            for head in found:
                 self._series(head, value).carried.read(records)
             return
         start = 0
@@ -264,7 +266,7 @@ def _pairs(table: dict[str, _Series], settings: Settings) -> Iterator[Correlatio
         if len(carried.widths) > 1 and not settings.allow_mixed:
             found = " and ".join(sorted(carried.widths))
             raise RowsError(
-                f"{a} and {b}: numbers of windows of widths {found} would be compared, which differ by their widths "
+                f"{a} and {b}: numbers of windows of widths {found} would be compared, which may differ for that "
                 "alone; weigh the same widths, or say --allow-mixed"
             )
         (x, in_a), (y, in_b) = columns[a], columns[b]

@@ -6,7 +6,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from statistics import fmean, stdev
 from typing import Any
 
@@ -216,9 +215,11 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
     kept = (block.where("assigned_label", lambda label: label is None) for block in _parts(records))
     groups = _grouped(kept, by)
     rows: dict[str, dict[str, list[float]]] = {}
+    carried: dict[str, Carried] = {}
     for key, members in groups.items():
-        name = _row_mark(_row_name(key), _carried(members))
+        name = _row_name(key)
         _collect_events(members, rows.setdefault(name, {}), averaged=by is not None)
+        carried.setdefault(name, Carried()).join([_carried(members)])
     series = list(dict.fromkeys(name for row in rows.values() for name in row))
     layers = [[_mean(row.get(name)) for name in series] for row in rows.values()]
     lowest = min((layer for row in layers for layer in row if layer is not None), default=1)
@@ -227,11 +228,11 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
         Marks(
             title="",
             axis=list(range(0 if lowest < 1 else 1, deepest + 1)),
-            rows=list(rows),
+            rows=[_row_mark(name, carried[name]) for name in rows],
             series=series,
             layers=layers,
             spread=[[_deviation(row.get(name)) for name in series] for row in rows.values()],
-            **_validity(_carried(chain.from_iterable(groups.values()))),
+            **_validity(Carried().join(carried.values())),
         )
     ]
 
