@@ -29,7 +29,9 @@ GUIDED = (
     "mltools.io.examples",
     "mltools.io.groups",
     "mltools.windows",
+    "mltools.analysis.carried",
     "mltools.analysis.layer_scores",
+    "mltools.analysis.measured",
 )
 
 

@@ -198,7 +198,7 @@ def test_repeated_measures_are_refused_or_pooled(cli: Cli) -> None:
     assert refused.code == 3
     assert refused.err == (
         "mltools: stdin:7: m_cog again for dataset=x; name the column that tells the records apart with --on, "
-        "or average them with --pool\n"
+        "or average runs of the same with --pool\n"
     )
     (pooled,) = cli("correlate", "--on", "dataset", "--pool", stdin=lines(rows)).records
     (expected,) = cli("correlate", stdin=lines(once)).records
@@ -285,6 +285,139 @@ def test_window_records_are_weighed_first(cli: Cli, tmp_path: Path) -> None:
     )
     pl.DataFrame(rows).write_parquet(tmp_path / "windows.parquet")
     assert cli("correlate", tmp_path / "windows.parquet").out == cli("correlate", path).out
+
+
+# -- what the records say of themselves ----------------------------------------------------------------
+def epochs(tool: str, task: str, values: Sequence[float], kept: int | None = None, attempt: int = 1) -> Rows:
+    """Epochs of one run; `kept` is the index of the one that the checkpoint holds, None in the first version."""
+    own = [{} if kept is None else {"attempt": attempt, "kept": i == kept} for i in range(len(values))]
+    return [
+        {
+            "tool": tool,
+            "epoch": i,
+            "epochs": 9,
+            "step": i,
+            "learning_rate": 1e-5,
+            "loss": 1.0,
+            "noisy_accuracy": value,
+            "dataset": task,
+            **own[i - 1],
+        }
+        for i, value in enumerate(values, start=1)
+    ]
+
+
+def test_epochs_are_read_at_their_last_one_and_never_pooled(cli: Cli) -> None:
+    """--pool was advised, and averaged over epochs: -1 where the last epochs say +1."""
+    paths = {"x": (0.9, 0.9, 0.1), "y": (0.5, 0.5, 0.2), "z": (0.1, 0.1, 0.3)}
+    for kept in (None, 2):
+        rows = [row for task, path in paths.items() for row in epochs("finetune", task, path, kept)]
+        rows += centres("swap", {"x": 1.0, "y": 2.0, "z": 3.0})
+        random.Random(0).shuffle(rows)
+        for more in ((), ("--pool",)):
+            arguments = ("correlate", "--value", "noisy_accuracy,mcog", "--on", "dataset", *more)
+            (record,) = cli(*arguments, stdin=lines(rows)).records
+            assert (record["n"], record["correlation"]) == (3, 1.0)
+
+
+def test_epochs_that_are_asked_for_are_compared_one_by_one(cli: Cli) -> None:
+    rows = [
+        {**row, "model": model}
+        for model, path in (("a", [0.1, 0.2, 0.3]), ("b", [0.3, 0.5, 0.6]))
+        for row in epochs("finetune", "x", path)
+    ]
+    arguments = ("correlate", "--value", "noisy_accuracy", "--pivot", "model", "--on", "epoch")
+    (record,) = cli(*arguments, stdin=lines(rows)).records
+    assert (record["n"], record["correlation"]) == (3, 1.0)
+
+
+def test_of_several_attempts_the_kept_one_counts(cli: Cli) -> None:
+    rows = centres("swap", {"x": 1.0, "y": 2.0, "z": 3.0})
+    for task, best in (("x", 0.1), ("y", 0.2), ("z", 0.3)):
+        rows += epochs("finetune", task, [0.5, best], kept=9) + epochs("finetune", task, [0.4, 1 - best], 9, attempt=2)
+        rows += epochs("finetune", task, [0.5, best], kept=1)[1:]  # the earlier attempt once more
+    arguments = ("correlate", "--value", "noisy_accuracy,mcog", "--on", "dataset")
+    (record,) = cli(*arguments, stdin=lines(rows)).records
+    assert (record["n"], record["correlation"]) == (3, 1.0)
+    unfinished = [row for row in rows if row.get("kept") is not True]
+    (record,) = cli(*arguments, stdin=lines(unfinished)).records
+    assert record["correlation"] == -1.0  # the last attempt so far
+
+
+def test_two_runs_of_finetune_that_nothing_tells_apart_are_refused(cli: Cli) -> None:
+    rows = [*centres("swap", {"x": 1.0}), *epochs("finetune", "x", [0.5, 1.0], 1) * 2]
+    result = cli("correlate", "--value", "noisy_accuracy,mcog", "--on", "dataset", stdin=lines(rows))
+    assert result.code == 3 and "noisy_accuracy again for dataset=x; name the column" in result.err
+
+
+@pytest.mark.parametrize(("place", "first"), [("layer", {"layer": 1}), ("window", {"start": 1, "window": "1"})])
+def test_places_in_a_model_are_not_advised_to_be_pooled(cli: Cli, place: str, first: dict[str, Any]) -> None:
+    rows = [{"tool": "a", "dataset": "x", "layers": 2, "f1": 0.5, "start": None, **first}] * 2
+    result = cli("correlate", "--value", "f1", "--on", "dataset", stdin=lines(rows))
+    assert result.code == 3 and "--pool" not in result.err
+    assert result.err.endswith(f"compare them {place} by {place}, --on dataset,{place}\n")
+
+
+def widths(tool: str, text: str | None, layers: int = 12, **tags: Any) -> Rows:
+    rows = centres(tool, {"x": 1.0, "y": 2.0, "z": 4.0}, widths=text, **tags)
+    return [{**row, "layers": layers} for row in rows]
+
+
+def test_sweeps_of_other_widths_are_not_compared_unless_allowed(cli: Cli) -> None:
+    rows = lines([*widths("retrain", "1-12"), *widths("swap", "1-2")])
+    refused = cli("correlate", stdin=rows)
+    assert (refused.code, refused.out) == (3, "")
+    assert "retrain and swap: numbers of windows of widths 1-2 and 1-L would be compared" in refused.err
+    assert cli("correlate", "--allow-mixed", stdin=rows).records[0]["correlation"] == 1.0
+
+
+@pytest.mark.parametrize(("text", "layers"), [("1-24", 24), (None, 12)])
+def test_full_sweeps_of_any_depth_and_records_without_windows_are_compared(
+    cli: Cli, text: str | None, layers: int
+) -> None:
+    rows = [*widths("retrain", "1-12"), *widths("swap", text, layers)]
+    assert cli("correlate", stdin=lines(rows)).records[0]["correlation"] == 1.0
+
+
+def test_widths_of_window_records_are_seen_too(cli: Cli) -> None:
+    spans = {"swap": [(1, 1), (2, 2)], "retrain": [(1, 1), (2, 2), (1, 2)]}
+    rows = [
+        {"tool": tool, "start": a, "end": b, "layers": 2, "memorisation_error": 0.1 * a * i, "dataset": task}
+        for i, task in enumerate("xyz", start=1)
+        for tool, found in spans.items()
+        for a, b in found
+    ]
+    for value in ("mcog", "score"):
+        refused = cli("correlate", "--value", value, stdin=lines(rows))
+        assert refused.code == 3 and "widths 1 and 1-L would be compared" in refused.err
+        assert cli("correlate", "--value", value, "--allow-mixed", stdin=lines(rows)).code == 0
+    partial = cli("correlate", stdin=lines(rows[1:]))  # swap's x lacks a window: no number, and no key
+    assert partial.code == 3 and "widths" in partial.err
+    (record,) = cli("correlate", "--allow-mixed", stdin=lines(rows[1:])).records
+    assert (record["n"], record["n_dropped"]) == (2, 1)
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_a_correlation_is_as_valid_as_its_records(cli: Cli, weighed: bool) -> None:
+    valid = {"a": (True, True, True), "b": (True, False, True), "c": (True, None, True)}
+    rows = []
+    for tool, found in valid.items():
+        for i, (task, is_valid) in enumerate(zip("xyz", found, strict=True)):
+            said = {"valid": is_valid, "valid_reason": "clean_untrained" if is_valid is False else None}
+            made = layer_rows(tool, [1.0, float(i)], dataset=task) if weighed else centres(tool, {task: float(i)})
+            rows += [{**row, **said} for row in made]
+    found_pairs = {
+        r["a"] + r["b"]: (r["valid"], r["valid_reason"]) for r in cli("correlate", stdin=lines(rows)).records
+    }
+    invalid = (False, "clean_untrained")
+    assert found_pairs == {"ab": invalid, "ac": (None, None), "bc": invalid}
+    (both,) = cli(
+        "correlate",
+        stdin=lines(
+            [row for row in rows if row["tool"] == "a"] + [{**row, "tool": "d"} for row in rows if row["tool"] == "a"]
+        ),
+    ).records
+    assert both["valid"] is True
 
 
 def event(name: str, layer: int | None, task: str, pair: str | None = None) -> dict[str, Any]:

@@ -136,8 +136,11 @@ def test_without_weight_there_is_no_centre_and_the_record_says_why(cli: Cli) -> 
     rows = [*layers([0.0, 0.0], dataset="a"), *layers([0.0, 1.0], dataset="b")]
     result = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows))
     assert [(r["m_cog"], r["reason"]) for r in result.records] == [(None, "all weights are zero"), (2.0, None)]
-    assert result.code == 3
-    assert result.err.endswith("mltools: 1 of 2 groups have no centre of gravity: all weights are zero\n")
+    message = "1 of 2 groups have no centre of gravity: all weights are zero\n"
+    assert result.code == 0 and f"mltools: note: {message}" in result.err
+    alone = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows[:2]))
+    assert (alone.code, len(alone.records)) == (3, 1)
+    assert alone.err.endswith("mltools: 1 of 1 groups have no centre of gravity: all weights are zero\n")
     assert centre_of_gravity([]) is None
 
 
@@ -267,10 +270,6 @@ REFUSED: list[tuple[Rows, str]] = [
         spoilt(3, end=3, width=3),
         "records.jsonl:4: window 1-3 again in the same group; tag runs apart or average --by",
     ),
-    (
-        windows(GOLDEN["acc_noisy"])[:-1],
-        "records.jsonl:1: 1 of 12 windows of width 1 are missing (first: 12); run them, or leave width 1 out",
-    ),
     (spoilt(77, layers=24), "records.jsonl:78: 24 layers, others of its group have 12; group with --by"),
     (
         [*windows(GOLDEN["acc_noisy"]), *layers([1.0] * 12, "swap", part="all")],
@@ -335,6 +334,201 @@ def test_a_list_where_other_records_have_a_tag_is_named(
     assert (result.code, result.err) == (3, 'mltools: records.jsonl:2: "note" is ["a"], which it cannot be\n')
 
 
+# -- averaging runs of retrain -------------------------------------------------------------------------
+def sweep(errors: dict[tuple[int, int], float], tool: str = "retrain", n_layers: int = 2, **tags: Any) -> Rows:
+    return [
+        {
+            "tool": tool,
+            "start": start,
+            "end": end,
+            "width": end - start + 1,
+            "layers": n_layers,
+            "window": f"{start}-{end}" if end > start else f"{start}",
+            "part": "all",
+            "memorisation_error": error,
+            "memorisation_error_scaled": None,
+            **tags,
+        }
+        for (start, end), error in errors.items()
+    ]
+
+
+def lines(rows: Rows) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+FIRST = {(1, 1): 0.1, (2, 2): 0.3, (1, 2): 0.4}
+SECOND = {(1, 1): 0.5, (2, 2): 0.2, (1, 2): 0.8}
+
+
+@pytest.mark.parametrize("apart", ["seed", "run", "other"])
+def test_runs_of_retrain_are_scaled_before_they_are_averaged(cli: Cli, apart: str) -> None:
+    """Raw errors were averaged, so that the run which forgot more of everything weighed more (1.481 for 1.536)."""
+    rows = [{**row, "dataset": "a", apart: "1"} for row in sweep(FIRST)]
+    rows += [{**row, "dataset": "a", apart: "2"} for row in sweep(SECOND)]
+    (record,) = cli("mcog", "--by", "dataset", stdin=lines(rows)).records
+    first, second = (0.25 + 0.625) / 2, (0.75 + 0.25) / 2
+    weights = [(first + 1) / 2, (second + 1) / 2]
+    assert record["weights"] == pytest.approx(weights, abs=1e-12)
+    assert record["m_cog"] == pytest.approx((weights[0] + 2 * weights[1]) / sum(weights), abs=1e-12)
+    assert record["n_records"] == 6
+    random.Random(1).shuffle(rows)
+    (again,) = cli("mcog", "--by", "dataset", stdin=lines(rows)).records
+    assert (again["m_cog"], again["weights"]) == (record["m_cog"], record["weights"])
+    (swapped,) = cli("mcog", "--by", "dataset", stdin=lines([{**row, "tool": "swap"} for row in rows])).records
+    assert swapped["weights"] == pytest.approx([(0.3 + 0.6) / 2, (0.25 + 0.6) / 2], abs=1e-12)
+    by_layer = cli("mcog", "--by", "dataset", "--by-layer", stdin=lines(rows)).records
+    assert [row["score"] for row in by_layer] == record["weights"]
+
+
+def test_one_run_of_retrain_needs_no_scale(cli: Cli) -> None:
+    rows = sweep({(1, 1): 0.1, (2, 2): 0.3}, seed=1)
+    (record,) = cli("mcog", "--by", "tool", stdin=lines(rows)).records
+    assert (record["m_cog"], record["weights"], record["widths"]) == (pytest.approx(1.75), [0.1, 0.3], "1")
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ({(1, 1): 0.5, (2, 2): 0.2}, "run part=all, seed=2 lacks that window; run --layers 1-2"),
+        ({**SECOND, (1, 2): 0.0}, "run part=all, seed=2 has error 0 there"),
+    ],
+)
+def test_a_run_of_retrain_that_cannot_be_scaled_gives_null(
+    cli: Cli, second: dict[tuple[int, int], float], why: str
+) -> None:
+    rows = [*sweep(FIRST, seed=1), *sweep(second, seed=2)]
+    result = cli("mcog", "--by", "tool", stdin=lines(rows))
+    (record,) = result.records
+    assert (record["m_cog"], record["weights"], record["m_cog_solved"], result.code) == (None, None, None, 3)
+    assert record["reason"] == record["solved_reason"]
+    assert record["reason"].endswith(why)
+    for command in (("mcog", "--by-layer"), ("plot", "layers"), ("plot", "heatmap")):
+        refused = cli(*command, "--by", "tool", stdin=lines(rows))
+        assert refused.code == 3 and refused.err.endswith(f"{why}\n") and "stdin:1: " in refused.err
+
+
+def test_runs_of_retrain_that_nothing_tells_apart_are_refused(cli: Cli) -> None:
+    result = cli("mcog", "--by", "tool", stdin=lines([*sweep(FIRST), *sweep(SECOND)]))
+    assert (result.code, result.err) == (
+        3,
+        "mltools: stdin:4: window 1 again in the same group; tag runs apart\n",
+    )
+
+
+def test_layer_scores_of_several_runs_of_retrain_cannot_be_averaged(cli: Cli) -> None:
+    rows = [*layers([1.0, 2.0], "retrain", seed=1), *layers([3.0, 2.0], "retrain", seed=2)]
+    result = cli("mcog", "--by", "tool", stdin=lines(rows))
+    assert result.code == 3 and "holds layer scores: average its windows" in result.records[0]["reason"]
+
+
+# -- widths -------------------------------------------------------------------------------------------
+def test_a_width_that_lacks_windows_gives_null_and_the_reason_and_keeps_nothing_else(cli: Cli) -> None:
+    whole = windows(GOLDEN["acc_noisy"], dataset="a")
+    rows = [*windows(GOLDEN["acc_noisy"], dataset="b")[:-1], *whole]
+    result = cli("mcog", stdin=lines(rows))
+    lacking, full = result.records
+    reason = "1 of 12 windows of width 1 are missing (first: 12); run them, or leave width 1 out"
+    assert (lacking["m_cog"], lacking["weights"], lacking["widths"], lacking["reason"]) == (None, None, None, reason)
+    assert (full["reason"], full["widths"], result.code) == (None, "1-12", 0)
+    assert f"mltools: note: 1 of 2 groups have no centre of gravity: {reason}\n" in result.err
+    for command in (("mcog", "--by-layer"), ("plot", "layers"), ("plot", "heatmap"), ("score", "--truth", "1")):
+        refused = cli(*command, stdin=lines(rows))
+        assert (refused.code, refused.err) == (3, f"mltools: stdin:1: {reason}\n")
+
+
+@pytest.mark.parametrize(("widths", "text"), [({1, 2}, "1-2"), ({12}, "12"), ({1, 3, 4}, "1,3-4")])
+def test_whole_widths_give_a_number_and_say_which(cli: Cli, widths: set[int], text: str) -> None:
+    rows = [row for row in windows(GOLDEN["acc_noisy"]) if row["width"] in widths]
+    (record,) = cli("mcog", stdin=lines(rows)).records
+    assert record["widths"] == text and record["m_cog"] is not None
+    by_layer = cli("mcog", "--by-layer", stdin=lines(rows))
+    assert {row["widths"] for row in by_layer.records} == {text}
+    (again,) = cli("mcog", stdin=by_layer.out).records
+    assert (again["widths"], again["m_cog"]) == (text, record["m_cog"])
+
+
+def test_layer_scores_of_different_widths_are_not_averaged(cli: Cli) -> None:
+    rows = [*layers([1.0, 2.0], "swap", seed=1, widths="1"), *layers([1.0, 2.0], "swap", seed=2, widths="1-2")]
+    result = cli("mcog", "--by", "tool", stdin=lines(rows))
+    assert result.code == 3
+    assert result.records[0]["reason"] == "scores made of windows of different widths (1, 1-L)"
+
+
+# -- the additive solution ----------------------------------------------------------------------------
+def test_m_cog_solved_finds_the_layer_that_the_window_mean_smears(cli: Cli) -> None:
+    spans = [(a, b) for a in range(1, 13) for b in range(a, 13)]
+    rows = sweep({(a, b): float(a <= 2 <= b) for a, b in spans}, "swap", 12)
+    (record,) = cli("mcog", stdin=lines(rows)).records
+    assert record["m_cog_solved"] == pytest.approx(2, abs=1e-9)
+    assert record["m_cog"] > 4
+    assert (record["offset"], record["solved_reason"]) == (0, None)
+    assert record["residual"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (layers([1.0, 2.0]), "layer records hold no windows"),
+        (sweep({(1, 1): 0.1, (2, 2): 0.3}), "the windows do not tell the offset from the layers"),
+        (layers([1.0] * 129), "layer records hold no windows"),
+        (sweep({(i, i): 0.1 for i in range(1, 130)}, n_layers=129), "more than 128 layers"),
+    ],
+)
+def test_without_a_solution_m_cog_solved_is_null_with_its_reason(cli: Cli, rows: Rows, reason: str) -> None:
+    (record,) = cli("mcog", stdin=lines(rows)).records
+    assert record["m_cog"] is not None
+    assert [record[name] for name in ("m_cog_solved", "offset", "residual", "solved_reason")] == [*[None] * 3, reason]
+
+
+# -- laws of whole sweeps -----------------------------------------------------------------------------
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[int, dict[tuple[int, int], float]]:
+    n_layers = draw(st.integers(1, 6))
+    spans = [(a, b) for a in range(1, n_layers + 1) for b in range(a, n_layers + 1)]
+    errors = draw(st.lists(st.integers(0, 20), min_size=len(spans), max_size=len(spans)).filter(any))
+    return n_layers, {span: error / 20 for span, error in zip(spans, errors, strict=True)}
+
+
+def weighed(rows: Rows, by: tuple[str, ...] | None = None) -> Any:
+    from mltools.analysis.layer_scores import mcog
+    from mltools.io.records import Records
+    from mltools.io.source import Source
+
+    ((record, _),) = mcog([Records(Source("-"), range(1, len(rows) + 1), rows)], by)
+    return record
+
+
+@given(sweeps(), st.randoms(use_true_random=False))
+def test_both_centres_lie_in_the_layers_whatever_the_order(
+    given_sweep: tuple[int, dict[tuple[int, int], float]], order: random.Random
+) -> None:
+    n_layers, errors = given_sweep
+    rows = sweep(errors, "swap", n_layers)
+    record = weighed(rows)
+    assert 1 <= record.m_cog <= n_layers
+    assert record.m_cog_solved is None or 1 <= record.m_cog_solved <= n_layers
+    assert (record.m_cog_solved is None) == (record.solved_reason is not None)
+    order.shuffle(rows)
+    assert weighed(rows) == record
+
+
+@given(sweeps(), sweeps(), st.floats(0.01, 1))
+def test_the_scale_of_one_run_of_retrain_does_not_matter(
+    one: tuple[int, dict[tuple[int, int], float]], two: tuple[int, dict[tuple[int, int], float]], scale: float
+) -> None:
+    n_layers = min(one[0], two[0])
+    spans = [(a, b) for a in range(1, n_layers + 1) for b in range(a, n_layers + 1)]
+    first, second = ({span: found[1][span] for span in spans} for found in (one, two))
+    first[1, n_layers] = second[1, n_layers] = 0.5
+    rows = [*sweep(first, n_layers=n_layers, seed=1), *sweep(second, n_layers=n_layers, seed=2)]
+    smaller = sweep({span: error * scale for span, error in second.items()}, n_layers=n_layers, seed=2)
+    expected = weighed(rows, ("tool",))
+    found = weighed([*rows[: len(spans)], *smaller], ("tool",))
+    assert found.weights == pytest.approx(expected.weights, rel=1e-9)
+    assert found.m_cog == pytest.approx(expected.m_cog, rel=1e-9)
+
+
 # -- validity and tags --------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("found", "expected"),
@@ -347,6 +541,41 @@ def test_validity_of_the_records_is_carried_on(cli: Cli, found: list[bool | None
     (record,) = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in rows)).records
     assert record["valid"] is expected
     assert record["valid_reason"] == ("noisy_not_memorised" if expected is False else None)
+    by_layer = cli("mcog", "--by-layer", stdin=lines(rows)).records
+    assert {(row["valid"], row["valid_reason"]) for row in by_layer} == {(expected, record["valid_reason"])}
+
+
+INVALID = {"valid": False, "valid_reason": "noisy_not_memorised"}
+SAYS = "mltools: note: invalid (noisy_not_memorised): 1 of 2 records are made of records with valid=false; they say so"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("mcog",),
+        ("score", "--truth", "1", "-k", "1"),
+        ("correlate", "--value", "score", "--on", "dataset", "--per", "half"),
+        ("plot", "layers"),
+    ],
+)
+def test_invalid_records_warn_once_and_strict_ends_with_1_once_all_is_written(
+    cli: Cli, command: tuple[str, ...]
+) -> None:
+    rows = [*layers([1.0, 2.0, 3.0], half=1, dataset="a"), *layers([1.0, 2.0, 3.0], "swap", half=1, dataset="a")]
+    rows += [{**row, "half": 2, **INVALID} for row in rows]
+    if command[0] in ("mcog", "plot"):
+        rows = [row for row in rows if row["tool"] == "swap"]
+    elif command[0] == "score":
+        rows = [row for row in rows if (row["tool"] == "swap") == (row["half"] == 1)]
+    result = cli(*command, stdin=lines(rows))
+    what = "panels" if command[0] == "plot" else "records"
+    assert result.code == 0
+    assert result.err.count(SAYS.replace("2 records are", f"2 {what} are")) == result.err.count("invalid") == 1
+    strict = cli(*command, "--strict", stdin=lines(rows))
+    assert (strict.code, strict.out) == (1, result.out) and "(--strict)" in strict.err
+    assert "INVALID: noisy_not_memorised" in result.out or {r["valid"] for r in result.records} == {False, None}
+    valid = cli(*command, "--strict", stdin=lines([{**row, "valid": True, "valid_reason": None} for row in rows]))
+    assert valid.code == 0 and "invalid" not in valid.err.lower() and "INVALID" not in valid.out
 
 
 def test_a_tag_named_like_a_column_of_another_kind_is_a_tag_for_resume_too(tmp_path: Path) -> None:

@@ -324,6 +324,57 @@ def test_correlate_feeds_matrix(cli: Cli) -> None:
     ]
 
 
+# -- what is not valid, scaled errors -------------------------------------------------------------------
+INVALID = {"valid": False, "valid_reason": "noisy_not_memorised"}
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
+def test_a_panel_of_invalid_records_is_marked_in_text_and_picture(
+    cli: Cli, file: File, tmp_path: Path, kind: str
+) -> None:
+    rows = EACH_KIND[kind]
+    path = file([rows[0] | INVALID, *({**row, "valid": True, "valid_reason": None} for row in rows[1:])])
+    result = cli("plot", kind, path)
+    assert "[INVALID: noisy_not_memorised]" in result.out.splitlines()[0]
+    assert result.err.count("invalid (noisy_not_memorised): 1 of 1 panels") == 1
+    figure = tmp_path / "figure.svg"
+    assert cli("plot", kind, path, "-o", figure, "--strict").code == 1
+    assert figure.exists() and "[INVALID:" in "".join(re.findall("<!--(.*?)-->", figure.read_text()))
+    assert "INVALID" not in cli("plot", kind, file(rows)).out
+
+
+def test_of_lines_and_rows_together_those_that_are_invalid_are_named(cli: Cli, file: File) -> None:
+    rows = [*layers([1.0, 2.0], dataset="a"), *({**row, **INVALID} for row in layers([1.0, 2.0], dataset="b"))]
+    text = cli("plot", "layers", file(rows), "--overlay", "dataset").out
+    assert "b (invalid)" in text and "a (invalid)" not in text
+    cogs = [{"tool": "swap", "layers": 2, "m_cog": 1.5, "dataset": "a"}]
+    cogs.append({**cogs[0], "dataset": "b", **INVALID})
+    text = cli("plot", "events", file([*cogs, event("crossing", 1, dataset="b")])).out
+    assert "b (invalid)" in text and "a (invalid)" not in text
+    assert [line.split()[0] for line in text.splitlines()[3:5]] == ["a", "b"]  # one row, whatever tool is not valid
+
+
+def test_scaled_errors_that_a_loop_left_null_are_filled_from_the_full_window(cli: Cli, file: File) -> None:
+    alone = [
+        {**row, "memorisation_error_scaled": None, "run": "1", "seed": seed}
+        for seed, factor in ((1, 1.0), (2, 0.5))
+        for row in windows({(1, 1): 0.2 * factor, (2, 2): 0.1 * factor, (1, 2): 0.4 * factor}, 2, "retrain")
+    ]
+    arguments = ("plot", "heatmap", "--value", "memorisation_error_scaled")
+    for by in ((), ("--by", "tool")):
+        result = cli(*arguments, *by, file(alone))
+        assert result.code == 0
+        assert re.findall(r"\d+", result.out.splitlines()[3]) == ["1", "50", "25"]
+    (grid,) = plot.heatmap(read_records([file(alone)]), by=["tool"])
+    assert isinstance(grid, Grid)
+    assert grid.value_name == "mean memorisation error scaled" and grid.cells[0] == pytest.approx([0.5, 0.25])
+    missing = cli(*arguments, file([row for row in alone if row["width"] == 1]))
+    assert (missing.code, missing.err.split(": ", 2)[2]) == (
+        3,
+        '"memorisation_error_scaled" is unknown: the full window of its sweep is not among the records\n',
+    )
+
+
 # -- pictures -----------------------------------------------------------------------------------------
 def png_texts(data: bytes) -> dict[str, str]:
     """The text chunks of a PNG, after checking that it is whole."""

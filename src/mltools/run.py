@@ -213,13 +213,36 @@ class Run:
 
     def judged(self, validity: "Validity", *, strict: bool) -> None:
         """Say if the experiment did not take place; with `strict`, let the run end with that once all is written."""
-        if not strict:
-            validity.tell()
-            return
-        try:
-            validity.tell(strict=True)
-        except InvalidError as error:
-            self.fail(error)
+        if validity.message is not None:
+            self.invalid(validity.message, strict=strict)
+
+    def invalid(self, message: str, *, strict: bool, marks: str = "records have valid=false") -> None:
+        """Warn of an experiment that did not take place, or with `strict` let the run end with it."""
+        if strict and self.error is None:
+            self.fail(InvalidError(f"{message} (--strict)"))
+        else:
+            console.warn(f"{message}; {marks}")
+
+    def carried(self, results: Iterable[T], what: str = "records") -> Iterator[T]:
+        """Pass on results made of records, and say once, at the end, how many are of experiments that failed.
+
+        Args:
+            results: what has `valid` and `valid_reason`, alone or as the first of a pair.
+            what: what the results are.
+        """
+        n = invalid = 0
+        reasons: set[str] = set()
+        for result in results:
+            judged: Any = result[0] if isinstance(result, tuple) else result
+            n += 1
+            if judged.valid is False:
+                invalid += 1
+                reasons |= set((judged.valid_reason or "no reason given").split(","))
+            yield result
+        if invalid:
+            named = ", ".join(sorted(reasons))
+            message = f"invalid ({named}): {invalid} of {n} {what} are made of records with valid=false"
+            self.invalid(message, strict=self.get("strict"), marks="they say so too")
 
     def fail(self, error: MltoolsError) -> None:
         """Let the run end with an error, once all that it has to write is written."""

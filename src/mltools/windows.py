@@ -134,7 +134,7 @@ def window_means(errors: Mapping[Span, float], n_layers: int) -> dict[tuple[int,
         UsageError: a width that occurs lacks some of its windows, so that layers could not be compared.
     """
     means = {}
-    for width in _whole_widths(errors, n_layers):
+    for width in check_whole(errors, n_layers):
         for layer in range(1, n_layers + 1):
             starts = _starts(width, layer, n_layers)
             means[width, layer] = sum(errors[start, start + width - 1] for start in starts) / len(starts)
@@ -147,7 +147,7 @@ def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
     Raises:
         UsageError: as `window_means`.
     """
-    spans, shares = _layer_shares(n_layers, _whole_widths(errors, n_layers))
+    spans, shares = _layer_shares(n_layers, check_whole(errors, n_layers))
     values = [errors[span] for span in spans]
     return [sum(map(mul, take(values), weights)) for take, weights in shares]
 
@@ -175,8 +175,12 @@ def _starts(width: int, layer: int, n_layers: int) -> range:
     return range(max(1, layer - width + 1), min(layer, n_layers - width + 1) + 1)
 
 
-def _whole_widths(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
-    """List the widths that occur, and see that each has all its windows."""
+def check_whole(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
+    """List the widths that occur, and see that each has all its windows.
+
+    Raises:
+        UsageError: one that lacks some.
+    """
     if len(errors) == n_layers * (n_layers + 1) // 2:
         return tuple(range(1, n_layers + 1))
     counts = Counter(end - start + 1 for start, end in errors)

@@ -95,9 +95,9 @@ class Groups(Generic[G]):
     columns does not matter. A group is what `make(its columns, its first record)` gives.
     """
 
-    def __init__(self, by: Sequence[str] | None, make: Callable[[Group, Record], G]) -> None:
-        """Start without groups."""
-        self._by, self._make = by, make
+    def __init__(self, by: Sequence[str] | None, make: Callable[[Group, Record], G], *, runs: bool = False) -> None:
+        """Start without groups; with `runs`, groups that differ in other tags or the digest `run` are kept apart."""
+        self._by, self._make, self._runs = by, make, runs
         self._groups: dict[Group, G] = {}
         self._layouts: dict[tuple[str, ...], _Layout[G]] = {}
 
@@ -127,11 +127,11 @@ class Groups(Generic[G]):
 
     def _names(self, record: Record) -> list[str]:
         record.get("tool", str)
-        if self._by is not None:
-            for name in self._by:
-                record.get(name, SCALARS)
-            return [name for name in self._by if name != "tool"]
-        return [name for name in tags_of(record) if name != "tool"]
+        for name in self._by or ():
+            record.get(name, SCALARS)
+        tags = tags_of(record) if self._by is None or self._runs else []
+        digest = ["run"] if self._runs and "run" in record.values else []
+        return [name for name in dict.fromkeys([*(self._by or ()), *tags, *digest]) if name != "tool"]
 
     def _enter(self, record: Record, names: Sequence[str]) -> G:
         columns = [("tool", record.get("tool", str)), *((name, record.get(name, SCALARS)) for name in names)]

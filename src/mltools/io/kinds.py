@@ -40,6 +40,12 @@ VALIDITY = {
 }
 """What the columns say by which several kinds of records tell whether their experiment took place."""
 
+CARRIED_VALIDITY = {
+    "valid": "false if any input record's is, true if all are, null if that is unknown of some",
+    "valid_reason": "why not valid; several are joined by commas",
+}
+"""The same of records that sum others up (`analysis.carried`)."""
+
 
 class OfLayers:
     """A record about a model of L layers: `n_layers` is `layers`, which stays under that name one version more."""
@@ -328,6 +334,9 @@ class LayerRecord(OfLayers):
     layer: int = amount("layer, from 1")
     layers: int = amount("number of layers, L")
     score: float | None = amount("the tool's score of the layer, 0 or more; null where undefined")
+    valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
+    valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
+    widths: str | None = column("widths of the windows that the score is made of; null where of none", None)
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
@@ -340,11 +349,32 @@ class CogRecord(OfLayers):
     m_cog: float | None = column(
         "sum of layer x weight over sum of weights, layers from 1; lies in 1..L; null where `reason` says why", low=1
     )
-    weights: list[float] = amount("weight of each layer 1..L, as given (not scaled to sum 1)")
+    weights: list[float] | None = amount(
+        "weight of each layer 1..L, not scaled to sum 1; where runs of retrain are averaged, each run's errors are "
+        "first divided by its full window's; null where there are none, as `reason` says"
+    )
     n_records: int = amount("records that the weights came from")
     reason: str | None = column("why `m_cog` is null; null where it is not", None)
-    valid: bool | None = column("false if any record's is, true if all are, null if unknown", None)
-    valid_reason: str | None = column("why not valid; several are joined by commas", None)
+    valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
+    valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
+    widths: str | None = column(
+        "widths of the windows weighed, as a layer list; 1-L is a full sweep; null where there are no windows, and "
+        "where `weights` are null",
+        None,
+    )
+    m_cog_solved: float | None = column(
+        "the same of the additive solution's weights, which say what each layer alone adds to a window's error; null "
+        "where `solved_reason` says why",
+        None,
+        low=1,
+    )
+    offset: float | None = amount(
+        "the additive solution's error of a window whatever its layers; null without one", None
+    )
+    residual: float | None = amount(
+        "root mean square, over the windows, of error less the additive solution's; null without one", None
+    )
+    solved_reason: str | None = column("why `m_cog_solved` is null; null where it is not", None)
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
@@ -363,6 +393,8 @@ class ScoreRecord:
     chance: float = fraction("what `accuracy` would be in a random order: known layers / layers")
     mean_reciprocal_rank: float = fraction("1 / rank of the best known layer; the same for every k")
     chance_reciprocal_rank: float = fraction("what it would be in a random order")
+    valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
+    valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)
@@ -434,6 +466,8 @@ class CorrelationRecord:
     ci_high: float | None = column("upper end of it", low=-1, high=1)
     ci_method: str | None = column("bootstrap (percentiles), or fisher (z, n above 600)")
     reason: str | None = column("why numbers are null: n<3, or a is constant, or b is constant")
+    valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
+    valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mltools.options import OutputOptions, Per, PresetName, RecordsOperand, Seed, parse_names
+from mltools.options import OutputOptions, Per, PresetName, RecordsOperand, Seed, Strict, parse_names
 from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag
 
@@ -20,7 +20,8 @@ class Settings:
     Reads long records (of mcog, centroid --events, …; window and layer records are weighed first) and writes one
     record for each two values of --pivot, or each two --values: the rank correlation over the keys that both have,
     with p (exact up to 8), p adjusted for the number of records, a 95 % bootstrap interval, and how many keys were
-    kept and dropped. Scores are matched layer by layer. Constant or short series give null and the reason.
+    kept and dropped. Scores are matched layer by layer. Constant or short series give null and the reason. Of the
+    records of finetune, those of the epoch that the checkpoint holds count.
     """
 
     records: RecordsOperand = ()
@@ -50,6 +51,9 @@ class Settings:
     ] = None
     per: Per = ()
     pool: Annotated[bool, Flag("--pool", help="Average several records of one key, instead of refusing them.")] = False
+    allow_mixed: Annotated[
+        bool, Flag("--allow-mixed", help="Compare numbers that windows of other widths gave, instead of refusing.")
+    ] = False
     scale: Annotated[
         Literal["none", "minmax"],
         Flag("--scale", metavar="NAME", help="none, or minmax: each tool's numbers of a series to 0-1."),
@@ -63,6 +67,7 @@ class Settings:
     ] = 2000
     seed: Seed = 1
     preset: PresetName = "paper"
+    strict: Strict = False
     output: OutputOptions = OutputOptions()
 
     @property

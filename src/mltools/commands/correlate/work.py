@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mltools.analysis.layer_scores import Measured, add, weigh
+from mltools.analysis.carried import Carried
+from mltools.analysis.layer_scores import weigh
+from mltools.analysis.measured import Measured, add
 from mltools.analysis.statistics import adjust, agreement
 from mltools.commands.correlate import Settings
 from mltools.errors import RowsError
 from mltools.io.groups import SCALARS, Cells, Groups, tags_of
 from mltools.io.kinds import CorrelationRecord
-from mltools.io.records import Records
+from mltools.io.records import Record, Records
 from mltools.run import Run
 from mltools.spec import bare
 
@@ -73,6 +75,26 @@ class _Series:
 
     cells: dict[str, Cells[Key]] = field(default_factory=dict)
     undefined: set[Key] = field(default_factory=set)
+    carried: Carried = field(default_factory=Carried)
+
+
+class _Epochs:
+    """The epochs of one run of finetune: those that count, as far as read."""
+
+    def __init__(self, *_: object) -> None:
+        self.rank: tuple[bool, int, int] = (False, 0, 0)
+        self.last: list[Record] = []
+
+    def read(self, record: Record) -> None:
+        """Keep the record if no other is nearer to what the checkpoint holds; equals are another run's."""
+        values = record.values
+        attempt = record.get("attempt", int) if values.get("attempt") is not None else 1
+        kept = values.get("kept") is True
+        rank = (kept, 0, 0) if kept else (False, attempt, record.get("epoch", int))
+        if rank > self.rank:
+            self.rank, self.last = rank, []
+        if rank == self.rank:
+            self.last.append(record)
 
 
 class _Reader:
@@ -83,6 +105,7 @@ class _Reader:
         self._config = settings
         self._on = settings.on
         self._sweeps = Groups(None, Measured)
+        self._epochs = Groups(None, _Epochs)
         self._scaled = settings.scale == "minmax"
         self._pivot = settings.series
 
@@ -90,6 +113,12 @@ class _Reader:
         """Enter records with the same columns; those that must be weighed first are kept for `weigh_sweeps`."""
         if PAIR not in (*self._config.per, *(self._on or ()), self._pivot):
             records = records.where(PAIR, partial(is_, None))
+        named = (*self._config.per, *(self._on or ()), self._pivot)
+        if "epoch" not in named and _is_of_epochs(records):
+            epochs, records = _split(records, "epoch")
+            for run, part in self._epochs.runs(epochs):
+                for record in epochs[part]:
+                    run.read(record)
         events, others = _split(records, "event")
         for value in self._config.value:
             self._enter(events.where("event", partial(eq, value)), value, "layer")
@@ -112,14 +141,20 @@ class _Reader:
             records.record(0).get(self._config.value[0], object)  # says that it is missing
 
     def weigh_sweeps(self) -> None:
-        """Enter the centres of gravity, or the layer scores, of the window and layer records read."""
+        """Enter what records give together: centres of gravity and layer scores of sweeps, the last of epochs."""
         for group in self._sweeps:
             line, source = [group.first.line], group.first.source
+            said = {**group.tags, "layers": group.n_layers, "widths": group.widths}
+            said |= {"valid": group.carried.valid, "valid_reason": group.carried.valid_reason}
             if "m_cog" in self._config.value:
-                self._enter(Records(source, line, [{**group.tags, "m_cog": weigh(group)[0]}]), "m_cog", "m_cog")
+                centre = weigh(group)[0] if group.unscorable is None else None
+                self._enter(Records(source, line, [{**said, "m_cog": centre}]), "m_cog", "m_cog")
             if "score" in self._config.value and group.kind == "window":
-                scores = [{**group.tags, "layer": i, "score": score} for i, score in enumerate(group.scores(), start=1)]
+                scores = [{**said, "layer": i, "score": score} for i, score in enumerate(group.scores(), start=1)]
                 self._enter(Records(source, line * len(scores), scores), "score", "score")
+        for run in self._epochs:
+            for record in run.last:
+                self._read_kind(Records(record.source, [record.line], [record.values]), set())
 
     def _enter(self, records: Records, value: str, column: str) -> None:
         """Enter the numbers in `column`, which are of `value`, into their series."""
@@ -130,6 +165,7 @@ class _Reader:
             records.record(0).get(name, SCALARS)
         try:
             numbers = list(map(itemgetter(column), records.values))
+            self._carry(records, value, heads)
             if None in numbers:
                 undefined = records.where(column, lambda number: number is None)
                 for head, key in zip(undefined.columns(heads), undefined.columns(on), strict=True):
@@ -141,6 +177,20 @@ class _Reader:
                 for name in (*heads, *on):
                     record.get(name, SCALARS)
             raise
+
+    def _carry(self, records: Records, value: str, heads: Sequence[str]) -> None:
+        """Note what records say of themselves, for the series that they belong to."""
+        names = list(records.columns(heads))
+        found = dict.fromkeys(names)  # in order of appearance, which that of tables follows
+        if len(found) == 1 or not {"valid", "widths"} & records.values[0].keys():  # the usual cases, and faster
+            for head in found:
+                self._series(head, value).carried.read(records)
+            return
+        start = 0
+        for head, run in groupby(names):
+            stop = start + len(list(run))
+            self._series(head, value).carried.read(records[start:stop])
+            start = stop
 
     def _enter_numbers(
         self, records: Records, value: str, column: str, heads: Sequence[str], on: Sequence[str]
@@ -159,10 +209,8 @@ class _Reader:
             repeated = cells.enter(keys[start:stop], numbers[start:stop], repeats=self._config.pool)
             if repeated is not None:
                 key = ", ".join(f"{name}={part}" for name, part in zip(on, keys[start + repeated], strict=True))
-                raise RowsError(
-                    f"{records.record(start + repeated).place}: {value} again for {key}; name the column that tells "
-                    "the records apart with --on, or average them with --pool"
-                )
+                record = records.record(start + repeated)
+                raise RowsError(f"{record.place}: {value} again for {key}; {_advice(record, on)}")
             start = stop
 
     def _heads(self) -> list[str]:
@@ -189,6 +237,19 @@ class _Reader:
         return (*self._on, *layer)
 
 
+def _is_of_epochs(records: Records) -> bool:
+    """Whether records with the same columns are of finetune's epochs; a tag `epoch` does not make them that."""
+    return len(records) > 0 and {"epoch", "epochs", "learning_rate"} <= records.values[0].keys()
+
+
+def _advice(record: Record, on: Sequence[str]) -> str:
+    """Say what to do about a key that comes twice: places in a model are compared one by one, runs may be averaged."""
+    place = next((name for name in ("window", "layer") if record.values.get(name) is not None and name not in on), None)
+    if place is not None:
+        return f"each {place} has a record: compare them {place} by {place}, --on {','.join([*on, place])}"
+    return "name the column that tells the records apart with --on, or average runs of the same with --pool"
+
+
 def _split(records: Records, column: str) -> tuple[Records, Records]:
     """Give the records that have a value in a column, and those that have none."""
     if not len(records) or column not in records.values[0]:
@@ -201,6 +262,13 @@ def _pairs(table: dict[str, _Series], settings: Settings) -> Iterator[Correlatio
     names = sorted(table) if settings.series else [value for value in settings.value if value in table]
     columns = _aligned({name: _numbers(table[name], settings) for name in names})
     for a, b in combinations(names, 2):
+        carried = Carried().join([table[a].carried, table[b].carried])
+        if len(carried.widths) > 1 and not settings.allow_mixed:
+            found = " and ".join(sorted(carried.widths))
+            raise RowsError(
+                f"{a} and {b}: numbers of windows of widths {found} would be compared, which may differ for that "
+                "alone; weigh the same widths, or say --allow-mixed"
+            )
         (x, in_a), (y, in_b) = columns[a], columns[b]
         both = np.isfinite(x) & np.isfinite(y)
         n = int(both.sum())
@@ -215,6 +283,8 @@ def _pairs(table: dict[str, _Series], settings: Settings) -> Iterator[Correlatio
             n=n,
             n_dropped=int((in_a | in_b).sum()) - n,
             p_adjusted=None,
+            valid=carried.valid,
+            valid_reason=carried.valid_reason,
             **asdict(result),
         )
 
@@ -259,4 +329,4 @@ def _minmax(numbers: Sequence[float]) -> list[float]:
 
 def run(run: Run) -> Iterator[tuple[CorrelationRecord, dict[str, Any]]]:
     """Correlate the records given."""
-    yield from correlate(run.records(), run.settings)
+    yield from run.carried(correlate(run.records(), run.settings))

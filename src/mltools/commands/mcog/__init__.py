@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mltools.options import By, OutputOptions, RecordsOperand
+from mltools.options import By, OutputOptions, RecordsOperand, Strict
 from mltools.spec import CommandSpec, Flag
 
 
@@ -14,7 +14,8 @@ class Settings:
     Reads window records (swap, retrain) or layer records (grads, probe, …) and writes one record a group: the sum
     of layer x weight over the sum of weights, layers from 1. A layer's weight is its score; for windows, the mean
     over widths of the mean error of the windows of that width that hold it. Groups are the tools and their tags.
-    A group whose weights are all zero gives null and, once all groups are written, exit status 3.
+    Where runs of retrain are averaged, each run's errors are first divided by its full window's. What cannot be
+    weighed, as a width that lacks windows, gives null and the reason; if all groups do, the exit status is 3.
     """
 
     records: RecordsOperand = ()
@@ -22,6 +23,7 @@ class Settings:
     by_layer: Annotated[bool, Flag("--by-layer", help="Write each layer's score instead of the centre of gravity.")] = (
         False
     )
+    strict: Strict = False
     output: OutputOptions = OutputOptions()
 
 

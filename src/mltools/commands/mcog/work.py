@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from mltools import console
 from mltools.analysis.layer_scores import layers, mcog
 from mltools.errors import RowsError
 from mltools.io.kinds import CogRecord, LayerRecord
@@ -11,14 +12,24 @@ from mltools.run import Run
 
 def run(run: Run) -> Iterator[tuple[CogRecord | LayerRecord, dict[str, Any]]]:
     """Weigh the records given, or write each layer's score."""
-    by = run.settings.by
     if run.settings.by_layer:
-        yield from layers(run.records(), by)
-        return
-    n = undefined = 0
-    for record, group in mcog(run.records(), by):
+        yield from run.carried(layers(run.records(), run.settings.by))
+    else:
+        yield from run.carried(_centres(run))
+
+
+def _centres(run: Run) -> Iterator[tuple[CogRecord, dict[str, Any]]]:
+    """Weigh the records, and say at the end how many groups have no centre, so that one does not keep the others."""
+    n = 0
+    reasons: list[str] = []
+    for record, group in mcog(run.records(), run.settings.by):
         yield record, group
         n += 1
-        undefined += record.reason is not None
-    if undefined:  # said at the end, so that one group does not keep the others from being weighed
-        run.fail(RowsError(f"{undefined} of {n} groups have no centre of gravity: all weights are zero"))
+        reasons += [record.reason] if record.reason is not None else []
+    if not reasons:
+        return
+    message = f"{len(reasons)} of {n} groups have no centre of gravity: {reasons[0]}"
+    if len(reasons) == n:
+        run.fail(RowsError(message))
+    else:
+        console.warn(message)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from mltools.errors import UsageError
 from mltools.io.endings import FIGURES
-from mltools.options import By, Force, ProvenanceFile, RecordsOperand
+from mltools.options import By, Force, ProvenanceFile, RecordsOperand, Strict
 from mltools.spec import CommandSpec, Flag, Operand, Writes
 
 KINDS = ("heatmap", "layers", "probe", "centroid", "events", "matrix")
@@ -46,6 +46,7 @@ class Settings:
             help="Picture, .pdf, .png or .svg.",
         ),
     ] = None
+    strict: Strict = False
     force: Force = False
     provenance: ProvenanceFile = None
 

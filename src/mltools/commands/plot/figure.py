@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel
+from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel, heading
 from mltools.commands.plot.text import is_dark, number
 from mltools.errors import NotFoundError
 from mltools.io.atomic import atomic_file
@@ -120,7 +120,7 @@ def _legend(figure: "Figure", styles: Mapping[str, int]) -> None:
 
 
 def _draw(axes: "Axes", panel: Panel, styles: Mapping[str, int]) -> None:
-    axes.set_title("\n".join(textwrap.wrap(panel.title, TITLE_WIDTH)))
+    axes.set_title("\n".join(textwrap.wrap(heading(panel), TITLE_WIDTH)))
     match panel:
         case Grid():
             _grid(axes, panel)

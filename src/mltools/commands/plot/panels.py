@@ -6,8 +6,16 @@ from typing import Literal
 Table = list[list[float | None]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What every panel says of the records that it shows, as `mcog` does."""
+
+    valid: bool | None = None
+    valid_reason: str | None = None
+
+
 @dataclass(frozen=True)
-class Grid:
+class Grid(_Judged):
     """Values in rows and columns, shown as shades: the window matrix, a matrix of correlations.
 
     `low` and `high` are the ends of the colour scale. `unit` says how numbers are written: `share` in percent,
@@ -27,7 +35,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(_Judged):
     """One value a layer, and the centre of gravity where there is one."""
 
     title: str
@@ -48,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Lines:
+class Lines(_Judged):
     """Several lines over the same layers; `mark` is a value to draw a rule at."""
 
     title: str
@@ -59,7 +67,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Marks:
+class Marks(_Judged):
     """Layers at which something is: `layers[i][j]` that of row i and series j, a mean; `spread` has its SD.
 
     `axis` lists the layers to show. Undefined layers are None, and so is the spread of fewer than two numbers.
@@ -74,3 +82,10 @@ class Marks:
 
 
 Panel = Grid | Bars | Lines | Marks
+
+
+def heading(panel: Panel) -> str:
+    """Give the title of a panel, which says so where what is shown is not valid."""
+    if panel.valid is not False:
+        return panel.title
+    return f"{panel.title} [INVALID: {panel.valid_reason or 'no reason given'}]".strip()

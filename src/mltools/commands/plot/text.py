@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel
+from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel, heading
 
 Colors = Literal[0, 256, 16_777_216]
 Rgb = tuple[int, int, int]
@@ -56,6 +56,8 @@ def _as_grid(panel: Lines) -> Grid:
         cells=[[*line.values, *[None] * (len(panel.layers) - len(line.values))] for line in panel.lines],
         high=max([*values, 0.0]) or 1.0,
         unit="share" if max(map(abs, values), default=0) <= MOST_SHARE else "any",
+        valid=panel.valid,
+        valid_reason=panel.valid_reason,
     )
 
 
@@ -64,7 +66,7 @@ def _grid(grid: Grid, style: TextStyle) -> str:
     numbers = [[number(value, grid) for value in row] for row in grid.cells]
     width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
     gap = 1 if style.colors else 2  # without colour a shade stands before each number
-    lines = [grid.title, *([f"{'':>{side}} {grid.column_axis}"] if grid.column_axis else [])]
+    lines = [heading(grid), *([f"{'':>{side}} {grid.column_axis}"] if grid.column_axis else [])]
     lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
     for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
         cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
@@ -129,7 +131,7 @@ def _painted(text: str, color: Rgb, colors: Colors) -> str:
 def _bars(bars: Bars, style: TextStyle) -> str:
     top = max(map(abs, bars.values), default=0.0) or 1.0
     centre = "" if bars.centre is None else f", M-CoG {bars.centre:.2f}"
-    lines = [bars.title + centre, f"layer {bars.value_name:>8}"]
+    lines = [heading(bars) + centre, f"layer {bars.value_name:>8}"]
     for layer, value in zip(bars.layers, bars.values, strict=True):
         lines.append(f"{layer:>5} {value:8.4f} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
     return "\n".join(lines) + "\n"
@@ -146,7 +148,7 @@ def _marks(marks: Marks) -> str:
     letters = [chr(ord("A") + i) for i in range(len(marks.series))]
     side = max(map(len, marks.rows))
     lines = [
-        *filter(None, [marks.title]),
+        *filter(None, [heading(marks)]),
         f"{'':>{side}} layer",
         f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in marks.axis),
     ]

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from mltools.analysis.layer_scores import Measured, centre_of_gravity, measure
+from mltools.analysis.carried import Carried
+from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.analysis.measured import Measured, measure
 from mltools.commands.plot.figure import check_matplotlib, draw_figure
 from mltools.commands.plot.panels import Bars, Grid, Line, Lines, Marks, Panel
 from mltools.commands.plot.text import TextStyle, draw_text
@@ -54,13 +56,18 @@ def _window_matrix(group: Measured, value: str) -> Grid:
     numbers = range(1, group.n_layers + 1)
     return Grid(
         title=title(group.key),
-        value_name=f"mean {value.replace('_', ' ')}",
+        value_name=f"mean {value.replace('_', ' ')}{' scaled' * group.was_scaled}",
         row_axis="width",
         rows=[str(width) for width in widths],
         column_axis="layer",
         columns=[str(layer) for layer in numbers],
         cells=[[means[width, layer] for layer in numbers] for width in widths],
+        **_validity(group.carried),
     )
+
+
+def _validity(carried: Carried) -> dict[str, Any]:
+    return {"valid": carried.valid, "valid_reason": carried.valid_reason}
 
 
 def layers(records: Iterable[Records], by: Sequence[str] | None = None, overlay: str | None = None) -> list[Panel]:
@@ -76,18 +83,32 @@ def layers(records: Iterable[Records], by: Sequence[str] | None = None, overlay:
         RowsError: as in `mcog`.
         UsageError: no group has the tag `overlay`.
     """
-    scores = {group.key: group.scores() for group in measure(records, by)}
+    groups = measure(records, by)
     if overlay is None:
-        return [Bars(title(key), "score", _numbers(values), values, _centre(values)) for key, values in scores.items()]
-    lines: dict[Group, list[Line]] = {}
-    for key, values in scores.items():
-        if overlay not in dict(key):
-            raise UsageError(f'--overlay {overlay}: no such tag in "{title(key)}"')
-        rest = tuple(item for item in key if item[0] != overlay)
-        lines.setdefault(rest, []).append(Line(printable(str(dict(key)[overlay])), list(values)))
-    return [
-        Lines(title(key), "score", _numbers(max((x.values for x in its), key=len)), its) for key, its in lines.items()
-    ]
+        return list(map(_bars, groups))
+    lines: dict[Group, list[tuple[Line, Carried]]] = {}
+    for group in groups:
+        if overlay not in group.tags:
+            raise UsageError(f'--overlay {overlay}: no such tag in "{title(group.key)}"')
+        rest = tuple(item for item in group.key if item[0] != overlay)
+        name = _row_mark(printable(str(group.tags[overlay])), group.carried)
+        lines.setdefault(rest, []).append((Line(name, list(group.scores())), group.carried))
+    return [_overlaid(key, *zip(*its, strict=True)) for key, its in lines.items()]
+
+
+def _bars(group: Measured) -> Bars:
+    values = group.scores()
+    return Bars(title(group.key), "score", _numbers(values), values, _centre(values), **_validity(group.carried))
+
+
+def _overlaid(key: Group, lines: Sequence[Line], carried: Sequence[Carried]) -> Lines:
+    numbers = _numbers(max((line.values for line in lines), key=len))
+    return Lines(title(key), "score", numbers, list(lines), **_validity(Carried().join(carried)))
+
+
+def _row_mark(name: str, carried: Carried) -> str:
+    """Mark the name of what is not valid, among others that are."""
+    return f"{name} (invalid)" if carried.valid is False else name
 
 
 def _numbers(values: Sequence[object]) -> list[int]:
@@ -178,7 +199,7 @@ def _curves(
         means = cells.means()
         values, low, high = ([means.get((layer, i)) for layer in numbers] for i in range(3))
         lines.append(Line(name, values, low, high))
-    return Lines(title(key), value_name, numbers, lines, mark)
+    return Lines(title(key), value_name, numbers, lines, mark, **_validity(_carried(members)))
 
 
 def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Panel]:
@@ -194,8 +215,11 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
     kept = (block.where("assigned_label", lambda label: label is None) for block in _parts(records))
     groups = _grouped(kept, by)
     rows: dict[str, dict[str, list[float]]] = {}
+    carried: dict[str, Carried] = {}
     for key, members in groups.items():
-        _collect_events(members, rows.setdefault(_row_name(key), {}), averaged=by is not None)
+        name = _row_name(key)
+        _collect_events(members, rows.setdefault(name, {}), averaged=by is not None)
+        carried.setdefault(name, Carried()).join([_carried(members)])
     series = list(dict.fromkeys(name for row in rows.values() for name in row))
     layers = [[_mean(row.get(name)) for name in series] for row in rows.values()]
     lowest = min((layer for row in layers for layer in row if layer is not None), default=1)
@@ -204,10 +228,11 @@ def events(records: Iterable[Records], by: Sequence[str] | None = None) -> list[
         Marks(
             title="",
             axis=list(range(0 if lowest < 1 else 1, deepest + 1)),
-            rows=list(rows),
+            rows=[_row_mark(name, carried[name]) for name in rows],
             series=series,
             layers=layers,
             spread=[[_deviation(row.get(name)) for name in series] for row in rows.values()],
+            **_validity(Carried().join(carried.values())),
         )
     ]
 
@@ -271,7 +296,15 @@ def _correlations(name: str, value_name: str, records: Sequence[Record]) -> Grid
     names = list(dict.fromkeys(a for pair in pairs for a in pair))
     cells = [[1.0 if a == b else pairs.get((a, b)) for b in names] for a in names]
     shown = list(map(printable, names))
-    return Grid(name, printable(value_name), "", shown, "", shown, cells, low=-1.0, unit="signed")
+    carried = _validity(_carried(records))
+    return Grid(name, printable(value_name), "", shown, "", shown, cells, low=-1.0, unit="signed", **carried)
+
+
+def _carried(records: Iterable[Record]) -> Carried:
+    carried = Carried()
+    for record in records:
+        carried.read(Records(record.source, [record.line], [record.values]))
+    return carried
 
 
 @dataclass(eq=False)
@@ -310,6 +343,10 @@ def title(key: Group) -> str:
 
 def run(run: Run) -> Iterator[Panel]:
     """Make the panels of the records given."""
+    yield from run.carried(_panels(run), "panels")
+
+
+def _panels(run: Run) -> Iterator[Panel]:
     settings, records = run.settings, run.records()
     if settings.kind == "heatmap":
         yield from heatmap(records, settings.by, settings.value or "memorisation_error")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mltools.errors import UsageError
-from mltools.options import OutputOptions, Per, RecordsOperand, parse_names
+from mltools.options import OutputOptions, Per, RecordsOperand, Strict, parse_names
 from mltools.spec import CommandSpec, Flag
 from mltools.windows import parse_layers
 
@@ -37,6 +37,7 @@ class Settings:
         ),
     ] = (1, 2)
     per: Per = ()
+    strict: Strict = False
     output: OutputOptions = OutputOptions()
 
 

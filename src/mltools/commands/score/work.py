@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
-from mltools.analysis.layer_scores import Measured, measure
+from mltools.analysis.carried import Carried
+from mltools.analysis.measured import Measured, measure
 from mltools.analysis.statistics import wilson
 from mltools.commands.score import Settings
 from mltools.errors import RowsError, UsageError
@@ -26,6 +27,7 @@ class _Judged:
     chance: list[float] = field(default_factory=list)
     rank: list[float] = field(default_factory=list)
     chance_rank: list[float] = field(default_factory=list)
+    carried: Carried = field(default_factory=Carried)
 
 
 def score(records: Iterable[Records], settings: Settings) -> Iterator[tuple[ScoreRecord, dict[str, Any]]]:
@@ -61,6 +63,7 @@ def _judge(group: Measured, settings: Settings, total: _Judged) -> None:
         if k > n_layers:
             raise RowsError(f"{group.first.place}: {n_layers} layers, of which {k} cannot be the best; lower -k")
         total.accuracy.setdefault(k, []).append(accuracy_at(scores, truth, k))
+    total.carried.join([group.carried])
     total.chance.append(len(truth) / n_layers)
     total.rank.append(reciprocal_rank(scores, truth))
     total.chance_rank.append(reciprocal_rank([0.0] * n_layers, truth))
@@ -95,6 +98,8 @@ def _record(tool: str, k: int, total: _Judged) -> ScoreRecord:
         chance=sum(total.chance) / n,
         mean_reciprocal_rank=sum(total.rank) / n,
         chance_reciprocal_rank=sum(total.chance_rank) / n,
+        valid=total.carried.valid,
+        valid_reason=total.carried.valid_reason,
     )
 
 
@@ -136,4 +141,4 @@ def _ties(scores: Sequence[float], truth: Sequence[int]) -> Iterator[tuple[int, 
 
 def run(run: Run) -> Iterator[tuple[ScoreRecord, dict[str, Any]]]:
     """Judge the records given."""
-    yield from score(run.records(), run.settings)
+    yield from run.carried(score(run.records(), run.settings))

@@ -1,0 +1,329 @@
+"""Window and layer records in groups: what each window, or each layer, of a sweep or of several was measured to be.
+
+`measure` is the one reader of either kind, for `mcog`, `plot`, `score` and `correlate`. Made for a million records.
+
+Where runs of `retrain` are averaged, each run's errors are first divided by the error of its own full window, as the
+released code does before it averages over seeds: a run that forgets more of everything would weigh more otherwise.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from math import fsum, isfinite
+from operator import itemgetter
+from typing import Any
+
+from mltools.analysis.carried import Carried
+from mltools.errors import RowsError, UsageError
+from mltools.io.groups import Cells, Group, Groups
+from mltools.io.records import Record, Records
+from mltools.sweep import scaled
+from mltools.windows import Span, check_whole, format_layers, layer_scores
+
+Head = tuple[str, int]  # what records are of: "window" or "layer", and L
+
+ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
+
+
+@dataclass(slots=True, eq=False)
+class Measured:
+    """What the records of one group say: the value of each window, or of each layer (a window of one layer).
+
+    Attributes:
+        key: the columns that the group's records share.
+        first: its first record.
+        kind: window or layer.
+        n_layers: L.
+        cells: the values.
+        carried: what the records say of themselves.
+        unscaled: why runs could not be scaled before they were averaged; None where they could, or need not be.
+        was_scaled: whether they were.
+    """
+
+    key: Group
+    first: Record
+    kind: str = ""
+    n_layers: int = 0
+    cells: Cells[Span] = field(default_factory=Cells)
+    carried: Carried = field(default_factory=Carried)
+    unscaled: str | None = None
+    was_scaled: bool = False
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        """The columns that the group's records share."""
+        return dict(self.key)
+
+    @property
+    def lacking(self) -> str | None:
+        """Why there is no value for each window or layer; None where there is."""
+        if self.unscaled or not self.cells.again:
+            return self.unscaled
+        counts = {span: len(self.cells.runs(span)) for span in self.cells.first}
+        few, many = min(counts, key=lambda span: counts[span]), max(counts, key=lambda span: counts[span])
+        if counts[few] == counts[many]:
+            return None
+        return (
+            f"{self.kind} {_shown(few)} has {counts[few]} records in its group, {self.kind} {_shown(many)} has "
+            f"{counts[many]}; the runs averaged must be complete"
+        )
+
+    def values(self) -> dict[Span, float]:
+        """Give the value of each window or layer by (start, end), the mean over the runs.
+
+        Raises:
+            RowsError: runs that lack windows or layers which others have, or that could not be scaled.
+        """
+        lacking = self.lacking
+        if lacking is not None:
+            raise RowsError(f"{self.first.place}: {lacking}")
+        return self.cells.means()
+
+    def scores(self) -> list[float]:
+        """Give the score of each layer 1..L.
+
+        Raises:
+            RowsError: `unscorable` says why, or a layer without a record.
+        """
+        unscorable = self.unscorable
+        if unscorable is not None:
+            raise RowsError(f"{self.first.place}: {unscorable}")
+        try:
+            return layer_scores(self.values(), self.n_layers)
+        except UsageError:
+            missing = next(layer for layer in range(1, self.n_layers + 1) if (layer, layer) not in self.cells.first)
+            raise RowsError(
+                f"{self.first.place}: layer {missing} of {self.n_layers} has no record in its group"
+            ) from None
+
+    @property
+    def unscorable(self) -> str | None:
+        """Why the windows of a sweep that is not whole, or runs of it, give no layer scores; None where they do."""
+        if self.unscaled is not None:
+            return self.unscaled
+        if self.kind == "window":
+            if self.lacking is not None:
+                return self.lacking
+            try:
+                check_whole(self.cells.first, self.n_layers)
+            except UsageError as error:
+                return str(error)
+        elif len(self.carried.widths) > 1:
+            return f"scores made of windows of different widths ({', '.join(sorted(self.carried.widths))})"
+        return None
+
+    @property
+    def widths(self) -> str | None:
+        """The widths of the windows as a layer list, for layers those that their scores were made of."""
+        if self.kind == "window":
+            return format_layers(sorted({end - start + 1 for start, end in self.cells.first}))
+        widths = self.carried.widths
+        if len(widths) != 1:
+            return None
+        (only,) = widths
+        return format_layers(range(1, self.n_layers + 1)) if only == "1-L" else only
+
+
+def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: str | None = None) -> list[Measured]:
+    """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
+
+    Records of the embeddings (layer 0) are passed over.
+
+    Args:
+        records: blocks of records, in any order.
+        by: as in `mcog`.
+        value: the column to read; default `memorisation_error` of windows, `score` of layers.
+
+    Raises:
+        RowsError: records of neither kind, layers out of range, groups that mix kinds or numbers of layers, and
+            a window or layer that comes twice, without `by` in a group and with it in a run of retrain.
+    """
+    runs = Groups(by, Measured, runs=by is not None)
+    for block in filled(records, by) if value == SCALED else records:
+        for part in block.by_columns():
+            add(part, runs, value, averaged=by is not None)
+    found = list(runs)
+    if not found:
+        raise RowsError("no records came in")
+    return found if by is None else _averaged(found, {"tool", *by}, value or ERROR)
+
+
+def _averaged(runs: Iterable[Measured], by: set[str], value: str) -> list[Measured]:
+    """Put the runs of each group together."""
+    groups: dict[Group, list[Measured]] = {}
+    for run in runs:
+        key = tuple(sorted((item for item in run.key if item[0] in by), key=itemgetter(0)))
+        groups.setdefault(key, []).append(run)
+    return [_together(members, by, value) for members in groups.values()]
+
+
+def _together(runs: Sequence[Measured], by: set[str], value: str) -> Measured:
+    """Average the runs of a group; those of retrain are scaled first."""
+    first = runs[0]
+    if len(runs) == 1:
+        first.key = tuple(item for item in first.key if item[0] in by)
+        return first
+    group = Measured(tuple(item for item in first.key if item[0] in by), first.first, first.kind, first.n_layers)
+    group.was_scaled = first.tags["tool"] == "retrain" and value == ERROR
+    group.carried.join(run.carried for run in runs)
+    for run in runs:
+        if (run.kind, run.n_layers) != (group.kind, group.n_layers):
+            _claim(group, run.kind, run.n_layers, run.first.place)
+        factor = _factor(group, run, by) if group.was_scaled else 1.0
+        again = [(span, number) for span, numbers in run.cells.again.items() for number in numbers]
+        for cells in (list(run.cells.first.items()), again):
+            group.cells.enter([span for span, _ in cells], [number / factor for _, number in cells], repeats=True)
+    return group
+
+
+def _factor(group: Measured, run: Measured, by: set[str]) -> float:
+    """Give what a run's errors are divided by; 1, with the reason in the group, where that is not known."""
+    named = ", ".join(f"{name}={value}" for name, value in run.key if name not in by) or run.first.place
+    full = run.cells.first.get((1, run.n_layers)) if group.kind == "window" else None
+    if full:
+        return full
+    group.unscaled = group.unscaled or (
+        f"errors of retrain are divided by the full window's before runs are averaged, and run {named} "
+        + (
+            "holds layer scores: average its windows"
+            if group.kind == "layer"
+            else f"lacks that window; run --layers 1-{run.n_layers}"
+            if full is None
+            else "has error 0 there"
+        )
+    )
+    return 1.0
+
+
+class _Full:
+    """The error of a sweep's full window, once it is known."""
+
+    def __init__(self, *_: object) -> None:
+        self.error: float | None = None
+
+
+def filled(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Records]:
+    """Fill in the scaled errors that are null because a window was run alone, from the same sweep's full window.
+
+    Raises:
+        RowsError: a window whose scaled error stays unknown.
+    """
+    parts = [part for block in records for part in block.by_columns()]
+    sweeps = Groups(by, _Full, runs=True)
+    for part in parts:
+        for sweep, run in sweeps.runs(part):
+            for record in part[run]:
+                if record.values.get("start") == 1 and record.values.get("end") == record.values.get("layers"):
+                    sweep.error = record.number(ERROR)
+    for part in parts:
+        if SCALED in part.values[0]:
+            for sweep, run in sweeps.runs(part):
+                _fill(part[run], sweep.error)
+    return parts
+
+
+def _fill(records: Records, full: float | None) -> None:
+    for record in records:
+        if record.values[SCALED] is None:
+            record.values[SCALED] = scaled(record.number(ERROR), full)
+            if record.values[SCALED] is None:
+                why = "is not among the records" if full is None else "has error 0"
+                raise RowsError(f'{record.place}: "{SCALED}" is unknown: the full window of its sweep {why}')
+
+
+def add(records: Records, groups: Groups[Measured], value: str | None = None, *, averaged: bool = False) -> None:
+    """Enter the values of some records with the same columns into their groups, as `measure` does."""
+    records = records.where("layer", lambda layer: layer != 0 or type(layer) is not int)
+    if not len(records):
+        return
+    spans, numbers, heads = _read(records, value)
+    if len(heads) > 1:
+        for index in range(len(records)):
+            add(records[index : index + 1], groups, value, averaged=averaged)
+        return
+    (head,) = heads
+    for group, run in groups.runs(records):
+        if head != (group.kind, group.n_layers):
+            _claim(group, *head, records.record(run.start).place)
+        group.carried.read(records[run])
+        repeats = averaged and group.key[0] != ("tool", "retrain")
+        repeated = group.cells.enter(spans[run], numbers[run], repeats=repeats)
+        if repeated is not None:
+            place, span = records.record(run.start + repeated).place, spans[run.start + repeated]
+            advice = "tag runs apart" if averaged else "tag runs apart or average --by"
+            raise RowsError(f"{place}: {group.kind} {_shown(span)} again in the same group; {advice}")
+
+
+def _claim(group: Measured, kind: str, n_layers: int, place: str) -> None:
+    """Note what a new group's records are of; for an old one, say how it differs."""
+    if not group.kind:
+        group.kind, group.n_layers = kind, n_layers
+    elif n_layers != group.n_layers:
+        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
+    else:
+        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+
+
+def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[Head]]:
+    """Read (start, end) and value of some records with the same columns, and what they are of."""
+    kind, names, column = _plan(records.values[0], value)
+    try:
+        places = list(map(itemgetter(*names), records.values))
+        numbers = list(map(itemgetter(column), records.values))
+        whole = set(map(type, chain.from_iterable(places))) == {int}  # true and 1.0 are equal to 1, and no layers
+        if whole and set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+            cells = list(map(_cells(kind).__getitem__, places))
+            return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass  # some record is wrong or unusual: the careful way says which
+    found = [_read_carefully(record, value) for record in records]
+    return [span for _, span, _ in found], [number for *_, number in found], {head for head, _, _ in found}
+
+
+def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
+    """Say what a record is of, the columns that say where it belongs, and the column of its value."""
+    if values.get("start") is None:
+        return "layer", ["layers", "layer", "layer"], value or "score"
+    width = ["width"] if values.get("width") is not None else []
+    return "window", ["layers", "start", "end", *width], value or "memorisation_error"
+
+
+class _Cells(dict[tuple[int, ...], tuple[Head, Span]]):
+    """Cells of a kind by what names them, each checked once: of a million records few name different ones."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __missing__(self, place: tuple[int, ...]) -> tuple[Head, Span]:
+        self[place] = _cell(self._kind, *place)
+        return self[place]
+
+
+_cells = cache(_Cells)
+
+
+def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> tuple[Head, Span]:
+    """Name a cell.
+
+    Raises:
+        ValueError: it is none; says why.
+    """
+    if not 1 <= start <= end <= n_layers:
+        raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
+    if width is not None and width != end - start + 1:
+        raise ValueError(f"window {start}-{end} of width {width} is not contiguous; M-CoG weighs contiguous windows")
+    return (kind, n_layers), (start, end)
+
+
+def _read_carefully(record: Record, value: str | None) -> tuple[Head, Span, float]:
+    kind, names, column = _plan(record.values, value)
+    try:
+        head, span = _cell(kind, *(record.get(name, int) for name in names))
+    except ValueError as error:
+        raise RowsError(f"{record.place}: {error}") from None
+    return head, span, record.number(column)
+
+
+def _shown(span: Span) -> str:
+    return format_layers(range(span[0], span[1] + 1))
