@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mltools.errors import UsageError
+from mltools.io.kinds import kind_name, record_kinds
 from mltools.io.outputs import Output
 from mltools.ranges import Range
 
@@ -323,7 +324,7 @@ class CommandSpec:
         heading: what the command stands under in the program's help.
         examples: command lines that run; at least two.
         rank: its place under the heading, lowest first.
-        writes: the kinds of records that it writes, as `mltools schema` names them.
+        writes: the kinds of records that it writes: names, as `mltools schema` gives them, or classes of its own.
         released: settings by name as `--preset released-code` has them; or gives them, told what was given.
         sink: imports and gives what takes the work's results, where they are no records.
         counted: what the summary calls the results, to say how many there are.
@@ -338,7 +339,7 @@ class CommandSpec:
     heading: str
     examples: tuple[str, ...]
     rank: int = 100
-    writes: tuple[str, ...] = ()
+    writes: tuple[str | type[Any], ...] = ()
     released: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
     sink: Callable[[], Any] | None = None
     counted: str = ""
@@ -346,6 +347,14 @@ class CommandSpec:
     outputs: Callable[[Any], Sequence[Output]] | None = None
     shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
+
+    @property
+    def written(self) -> dict[str, type[Any]]:
+        """The kinds of records that it writes, by name."""
+        return {
+            **{kind: record_kinds()[kind] for kind in self.writes if isinstance(kind, str)},
+            **{kind_name(kind): kind for kind in self.writes if isinstance(kind, type)},
+        }
 
     def settle(self, given: Mapping[str, Any], *, without_operands: bool = False) -> Any:
         """Build the settings: what was given, else the preset's, else the defaults; and see that they go together.

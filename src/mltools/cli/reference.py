@@ -165,9 +165,9 @@ def command_help(command: Command, width: int | None = None) -> str:
     parts += [_table(name, rows, width, column) for name, rows in tables if rows]
     if command.spec.examples:
         parts.append("\n".join(["Examples:", *(f"  {example}" for example in command.spec.examples)]))
-    if command.spec.writes:
+    if command.spec.written:
         parts.append(
-            "\n".join(["Columns of the records:", *(f"  mltools schema {kind}" for kind in command.spec.writes)])
+            "\n".join(["Columns of the records:", *(f"  mltools schema {kind}" for kind in command.spec.written)])
         )
     return "\n\n".join(parts) + "\n"
 
