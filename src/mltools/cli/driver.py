@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from mltools import console
@@ -68,7 +69,7 @@ def record_columns(spec: CommandSpec) -> set[str]:
 def named(run: Run, each: Field) -> list[str]:
     """Give the names that were given for an input, stdin left out."""
     value = run.get(each.name)
-    names = [value] if isinstance(value, str) else list(value or ())
+    names = [str(value)] if isinstance(value, str | Path) else list(value or ())
     return [name for name in names if name != STDIN]
 
 

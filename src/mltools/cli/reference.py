@@ -62,6 +62,11 @@ class Parameter:
         return next((name for name, flags in GROUPS.items() if self.flags[0] in flags), OWN)
 
     @property
+    def spellings(self) -> tuple[str, ...]:
+        """What can be typed for it: `--a/--no-a` are two."""
+        return tuple(each for flag in self.flags for each in flag.split("/"))
+
+    @property
     def bare(self) -> str:
         """The metavar without the signs for optional and repeated."""
         return re.sub(r"^\[(.*)\](\.\.\.)?$", r"\1", self.metavar).removesuffix("...")

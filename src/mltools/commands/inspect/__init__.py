@@ -18,9 +18,7 @@ class Settings:
 
     first: Annotated[
         str,
-        Operand(
-            "CHECKPOINT|FILE", "A checkpoint; or rows, records, tensors, provenance; - is stdin.", opens="records"
-        ),
+        Operand("CHECKPOINT|FILE", "A checkpoint; or rows, records, tensors, provenance; - is stdin.", opens="records"),
     ]
     second: Annotated[
         str | None, Operand("[CHECKPOINT2]", "Compare with this one, layer by layer.", opens="records")
