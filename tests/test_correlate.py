@@ -19,6 +19,7 @@ from mltools.analysis import statistics
 from mltools.analysis.statistics import Method, adjust, agreement, coefficient, ranks, resampled
 
 FIGURES = SHARED / "paper" / "figures.json"
+NO_FIGURES = "the numbers read off the paper's figures are not here: no shared/paper beside the project's folder"
 METHODS: tuple[Method, ...] = ("spearman", "pearson", "kendall")
 SCIPY: dict[str, Callable[..., Any]] = {
     "spearman": stats.spearmanr,
@@ -421,7 +422,7 @@ def test_a_closed_pipe_ends_quietly(shell: Shell, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
     if not FIGURES.exists():
-        pytest.skip("needs the paper's numbers")
+        pytest.skip(NO_FIGURES)
     result: dict[str, Any] = json.loads(FIGURES.read_text())
     return result
 
