@@ -128,7 +128,8 @@ def _fish(commands: Sequence[Command]) -> Iterator[str]:
     for command in commands:
         yield f"complete -c mltools -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.summary)}"
     for option in PROGRAM_OPTIONS:
-        yield f"complete -c mltools -n __fish_use_subcommand {_fish_flags(option.spellings)} -d {_fish_quote(option.help)}"
+        flags = _fish_flags(option.spellings)
+        yield f"complete -c mltools -n __fish_use_subcommand {flags} -d {_fish_quote(option.help)}"
     for command in commands:
         seen = f"complete -c mltools -n '__fish_seen_subcommand_from {command.name}'"
         for option in command.options:
