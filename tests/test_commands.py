@@ -332,7 +332,7 @@ def test_an_output_is_no_input(name: str, option: str, ending: str, cli: Cli, pl
     for number, (words, word) in enumerate(input_files(name, option)):
         folder = place / str(number)
         folder.mkdir()
-        own = shutil.copy(place / word, folder / f"own{ending}")
+        own = Path(shutil.copy(place / word, folder / f"own{ending}"))
         before = own.read_bytes()
         given = [str(own) if each == word else each for each in shlex.split(words)]
         needed = CASES[name].needs.replace("OUT", f"o{number}") if option == "--provenance" else ""
