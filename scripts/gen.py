@@ -82,7 +82,7 @@ def man_page(command: Command) -> Iterator[str]:
             yield f".SS {heading}"
         yield from definitions(options)
     yield from (".SH EXAMPLES", ".EX", *map(roff, command.spec.examples), ".EE")
-    for kind in command.spec.writes:
+    for kind in command.spec.written:
         yield f".SH {kind.upper()} RECORDS"
         record = schema(kind)
         yield roff(record["description"])
@@ -143,7 +143,7 @@ def index() -> Iterator[str]:
 def markdown(command: Command) -> Iterator[str]:
     yield from (f"# mltools {command.name}", "", "<!-- made by scripts/gen.py -->", "")
     yield from ("```text", command_help(command, WIDTH).rstrip(), "```")
-    for kind in command.spec.writes:
+    for kind in command.spec.written:
         record = schema(kind)
         yield from (
             "",

@@ -69,6 +69,26 @@ def test_swap_of_one_window(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     check(counted, ROWS * (3 * LAYERS + 1), models=2, checks=MIXTURE)
 
 
+def test_the_last_block_computes_the_pooled_position_alone(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    """NOISY, the window, the full window and CLEAN: in each the last block's output is of one position a row."""
+    from transformers.models.bert.modeling_bert import BertIntermediate
+
+    forward, rows = BertIntermediate.forward, {"one position": 0, "all": 0}
+
+    def count(self: object, states: torch.Tensor) -> torch.Tensor:
+        rows["one position" if states.shape[1] == 1 else "all"] += len(states)
+        result: torch.Tensor = forward(self, states)
+        return result
+
+    BertIntermediate.forward = count
+    try:
+        assert cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", "2").code == 0
+    finally:
+        BertIntermediate.forward = forward
+    least = 4 * ROWS
+    assert least <= rows["one position"] <= least + SELF_CHECK + MIXTURE + 2 * OPENING, rows
+
+
 @pytest.mark.parametrize(("evaluate", "measured"), [("always", 3), ("last", 1)])
 def test_finetune(evaluate: str, measured: int, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "m"

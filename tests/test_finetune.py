@@ -24,6 +24,7 @@ from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
 from mltools.io.outputs import state_folder
+from mltools.model.tasks import Task
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.spec import bare
 
@@ -167,6 +168,60 @@ def test_b14_freeze_moves_nothing_else(
         return ".".join(name.split(".")[1:4]) if ".layer." in name else "head"
 
     assert {place(name) for name in before if not torch.equal(before[name], after[name])} == moved
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_frozen_blocks_have_no_dropout_unless_asked_for(
+    keep: bool, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen at each step: of the blocks those frozen are in eval mode, all others and the head in train mode."""
+    seen: set[tuple[str, bool]] = set()
+    update = Task.update
+
+    def look(task: Task, batch: NDArray[np.int64]) -> float:
+        modules = task.checkpoint.model.named_modules()
+        seen.update((name, module.training) for name, module in modules if isinstance(module, torch.nn.Dropout))
+        return update(task, batch)
+
+    monkeypatch.setattr(Task, "update", look)
+    options = ["--frozen-dropout"] if keep else []
+    done = cli("finetune", tiny("bert"), noisy_rows, "--epochs", 2, "--freeze", "1,3", "-o", tmp_path / "o", *options)
+    assert done.code == 0, done.err
+    quiet = {name for name, training in seen if not training}
+    frozen = {name for name, _ in seen if name.startswith(("bert.encoder.layer.0.", "bert.encoder.layer.2."))}
+    assert frozen and quiet == (set() if keep else frozen) and len(seen) == len({name for name, _ in seen})
+
+
+def test_each_step_draws_its_own_dropout() -> None:
+    """Another mask at every step, the same one at the same step of another run with the seed."""
+
+    def draws(seed: int) -> list[list[float]]:
+        drawn: list[list[float]] = []
+        weight = torch.nn.Parameter(torch.ones(1))
+        training = Training({"w": weight}, Schedule(1e-3, 1, 1), 3, seed, accelerator_for(torch.device("cpu"), "fp32"))
+
+        def loss(rows: NDArray[np.int64]) -> Tensor:
+            drawn.append(torch.nn.functional.dropout(torch.ones(64), 0.5).tolist())
+            return weight.sum()
+
+        for _ in range(3):
+            training.update(np.arange(1), loss)
+        return drawn
+
+    first, again, other = draws(1), draws(1), draws(2)
+    assert first == again and len({tuple(mask) for mask in [*first, *other]}) == 6
+
+
+def test_accuracy_must_exceed_the_bound_and_f1_reach_it(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """`memorised` exactly at --memorised-at: not by accuracy, but by macro F1, as documented."""
+    arguments = ("finetune", tiny("bert"), noisy_rows, *FAST, "--evaluate", "always", "-o")
+    records = cli(*arguments, tmp_path / "whole").records
+    for metric, column, reached in (("accuracy", "train_accuracy", False), ("macro-f1", "train_macro_f1", True)):
+        best = max(record[column] for record in records)
+        assert 0 < best < 1
+        done = cli(*arguments, tmp_path / metric, "--memorised-metric", metric, "--memorised-at", best)
+        assert [record[column] for record in done.records] == [record[column] for record in records]
+        assert any(record["memorised"] for record in done.records) is reached
 
 
 def test_b10_same_seed_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mltools.analysis.layer_scores import centre_of_gravity
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 FIGURES = SHARED / "paper" / "figures.json"
+NO_FIGURES = "the numbers read off the paper's figures are not here: no shared/paper beside the project's folder"
 Rows = list[dict[str, Any]]
 
 
@@ -83,7 +84,7 @@ def test_by_layer_writes_layer_records_that_weigh_the_same(cli: Cli, file: Calla
     assert again["dataset"] == direct["dataset"] == "toy"
 
 
-@pytest.mark.skipif(not FIGURES.exists(), reason="needs the paper's numbers")
+@pytest.mark.skipif(not FIGURES.exists(), reason=NO_FIGURES)
 def test_the_papers_swapping_curves_give_its_m_cogs(cli: Cli) -> None:
     figures = json.loads(FIGURES.read_text())
     curves = figures["fig5_13_swapping_memorisation_error_per_layer"]["values"]

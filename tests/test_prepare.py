@@ -361,7 +361,9 @@ COUNTS = {
 }
 
 
-@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs the real data sets")
+@pytest.mark.skipif(
+    not (SHARED / "data").is_dir(), reason="the real data sets are not here: no shared/data beside the project's folder"
+)
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_copies(name: str, cli: Cli) -> None:
     """Sizes and classes are the paper's: nothing is warned of."""

@@ -1,6 +1,7 @@
 """probe: batched training is plain training, F1 is scikit-learn's, scores and events are the paper's."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.commands.probe import Settings as ProbeSettings
-from mltools.commands.probe.probes import Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
+from mltools.commands.probe.probes import MASK_STEPS, Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
 from mltools.commands.probe.work import (
     layer_gains,
     memorisation_over_generalisation,
@@ -88,13 +89,13 @@ class PlainProbe:
         loss_of = nn.CrossEntropyLoss(weight=torch.tensor(self.target.weights))
         labels = torch.from_numpy(self.target.labels)
         batches = [self.split.train[i : i + size] for i in range(0, len(self.split.train), size)]
-        masks = self.stack.masks()
+        masks = self.masks()
         order = np.random.default_rng(purpose_seed(self.split.seed, "probe batches"))
         best, kept = 0.0, [p.detach().clone() for p in parameters]
         for epoch in range(1, config.epochs + 1):
             for number in order.permutation(len(batches)):
                 rows = torch.from_numpy(batches[number])
-                x = self.x[rows] * next(masks)[0, : len(rows)]
+                x = self.x[rows] * next(masks)[: len(rows)]
                 optimiser.zero_grad()
                 loss_of(self.logits(x), labels[rows]).backward()
                 optimiser.step()
@@ -105,6 +106,13 @@ class PlainProbe:
                 for parameter, value in zip(parameters, kept, strict=True):
                     parameter.copy_(value)
         return self.predict(self.split.test)
+
+    def masks(self) -> Iterator[Tensor]:
+        """Draw dropout as one writes it: of each step's inputs a share is 0, the others are scaled up."""
+        generator = torch.Generator().manual_seed(purpose_seed(self.split.seed, "probe dropout"))
+        rate, shape = self.config.dropout, (MASK_STEPS, self.config.step_rows, self.x.shape[1])
+        while True:
+            yield from torch.where(torch.rand(shape, generator=generator) < rate, 0.0, 1 / (1 - rate))
 
     def predict(self, rows: NDArray[np.int64]) -> list[int]:
         with torch.no_grad():
@@ -305,6 +313,21 @@ def test_events(cli: Cli, tmp_path: Path) -> None:
     assert found["memorisation>>generalisation"]["layer"] is None
     assert "never exceeds" in found["memorisation>>generalisation"]["reason"]
     assert cli("probe", path, "--events", "--target", "label").code == 2
+
+
+def test_ninety_percent_is_of_clean_rows(cli: Cli, tmp_path: Path) -> None:
+    """Clean rows are told from layer 1 on, noisy ones by their original labels from layer 3 only: the event is 1."""
+    hidden, label, original = told_rows(n=300, noise_from=9)
+    generator = np.random.default_rng(1)
+    noisy = label != original
+    hidden[:, 0] = generator.normal(size=hidden[:, 0].shape)
+    shown = np.zeros((len(label), 8))
+    shown[np.arange(len(label)), label] = 2
+    for layer in (1, 2):
+        hidden[noisy, layer] = shown[noisy] + 0.3 * generator.normal(size=(int(noisy.sum()), 8))
+    result = cli("probe", save_states(tmp_path / "s", hidden, label, original), *QUICK, "--events")
+    assert result.code == 0, result.err
+    assert {r["event"]: r["layer"] for r in result.records}["90 % F1"] == 1
 
 
 def test_event_rules() -> None:

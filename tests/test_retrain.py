@@ -273,7 +273,8 @@ def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, 
             labels = torch.tensor([model.config.label2id[examples.labels[i]] for i in rows])
             loss = torch.nn.functional.cross_entropy(model(**inputs).logits, labels)
             loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            everything = config.training.clip_scope == "all"
+            torch.nn.utils.clip_grad_norm_([*model.parameters()] if everything else trained, 1.0)
             optimiser.step()
             model.zero_grad()
             losses.append(loss.item())
@@ -287,6 +288,18 @@ def test_equals_the_protocol_written_down(tiny: Tiny, noisy_rows: Path) -> None:
         expected = plain_retrain(noisy, other, read_examples(noisy_rows), window, config)
         losses = recorded_losses(noisy, other, noisy_rows, config, window)
         assert np.abs(np.array(losses) - np.array(expected)).max() < 1e-5
+
+
+def test_the_norm_of_all_gradients_is_clipped_if_asked_for(tiny: Tiny, noisy_rows: Path) -> None:
+    """clip_scope `all`: the gradients of frozen tensors count too, so that steps are smaller, as written down."""
+    noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
+    own, whole = (
+        bare(RetrainSettings, epochs=3, learning_rate=1e-3, clip_scope=scope) for scope in ("trainable", "all")
+    )
+    losses = recorded_losses(noisy, other, noisy_rows, whole, Window((2, 3)))
+    expected = plain_retrain(noisy, other, read_examples(noisy_rows), Window((2, 3)), whole)
+    assert np.abs(np.array(losses) - np.array(expected)).max() < 1e-5
+    assert np.abs(np.array(losses) - recorded_losses(noisy, other, noisy_rows, own, Window((2, 3)))).max() > 1e-4
 
 
 def test_micro_batches_change_nothing(tiny: Tiny, noisy_rows: Path) -> None:

@@ -18,6 +18,7 @@ from mltools.analysis.statistics import wilson
 from mltools.commands.score.work import accuracy_at, reciprocal_rank
 
 FIGURES = SHARED / "paper" / "figures.json"
+NO_FIGURES = "the numbers read off the paper's figures are not here: no shared/paper beside the project's folder"
 
 
 def layers(scores: Sequence[float], tool: str = "swap", **tags: Any) -> list[dict[str, Any]]:
@@ -134,7 +135,7 @@ def test_windows_are_scored_as_mcog_does(cli: Cli, tmp_path: Path) -> None:
     assert cli("score", tmp_path / "swap.parquet", "--truth", truth).out == cli("score", path, "--truth", truth).out
 
 
-@pytest.mark.skipif(not FIGURES.exists(), reason="needs the paper's numbers")
+@pytest.mark.skipif(not FIGURES.exists(), reason=NO_FIGURES)
 @pytest.mark.parametrize("technique", ["probing", "gradients", "swapping", "retraining"])
 def test_figure_2_with_its_chance_level(cli: Cli, technique: str) -> None:
     figure = json.loads(FIGURES.read_text())["fig2_control_accuracy"]

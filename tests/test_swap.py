@@ -69,9 +69,23 @@ def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -
     assert result.applications == 48 * (layers * (layers + 1) * (layers + 2) // 6 + 2 * layers)
 
 
-def test_counts_of_the_issue() -> None:
-    for layers, count in ((6, 62), (12, 376), (24, 2624)):
-        assert layers * (layers + 1) * (layers + 2) // 6 + layers == count
+def test_reverted_is_of_noisy_rows_and_scaled_of_the_full_window(tmp_path: Path, cli: Cli) -> None:
+    """Both worked out from the predictions row by row."""
+    folder, per_row = CONFORMANCE / "bert-questions", tmp_path / "rows.parquet"
+    records = cli("swap", folder / "noisy", folder / "clean", folder / "noisy.jsonl", "--per-row", per_row).records
+    rows = {row["id"]: row for row in map(json.loads, (folder / "noisy.jsonl").read_text().splitlines())}
+    frame = pl.read_parquet(per_row)
+    full = next(r["memorisation_error"] for r in records if r["width"] == r["layers"])
+    assert 0 < full < 1
+    differs = False
+    for record in records:
+        found = frame.filter(pl.col("window") == record["window"]).select("id", "predicted").rows()
+        back = {key: predicted == rows[key]["original_label"] for key, predicted in found}
+        noisy = [is_back for key, is_back in back.items() if rows[key]["noisy"]]
+        assert record["reverted"] == pytest.approx(sum(noisy) / len(noisy))
+        assert record["memorisation_error_scaled"] == pytest.approx(record["memorisation_error"] / full)
+        differs |= len(back) > len(noisy) and abs(sum(back.values()) / len(back) - record["reverted"]) > 0.01
+    assert differs
 
 
 def test_single_window_costs_no_more_than_it_needs(tiny: Tiny, noisy_rows: Path) -> None:

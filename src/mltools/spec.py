@@ -325,7 +325,7 @@ class CommandSpec:
         heading: what the command stands under in the program's help.
         examples: command lines that run; at least two.
         rank: its place under the heading, lowest first.
-        writes: the kinds of records that it writes, as `mltools schema` names them.
+        writes: the kinds of records that it writes: names, as `mltools schema` gives them, or classes of its own.
         released: settings by name as `--preset released-code` has them; or gives them, told what was given.
         sink: imports and gives what takes the work's results, where they are no records.
         counted: what the summary calls the results, to say how many there are.
@@ -340,7 +340,7 @@ class CommandSpec:
     heading: str
     examples: tuple[str, ...]
     rank: int = 100
-    writes: tuple[str, ...] = ()
+    writes: tuple[str | type[Any], ...] = ()
     released: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
     sink: Callable[[], Any] | None = None
     counted: str = ""
@@ -348,6 +348,16 @@ class CommandSpec:
     outputs: Callable[[Any], Sequence["Output"]] | None = None
     shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
+
+    @property
+    def written(self) -> dict[str, type[Any]]:
+        """The kinds of records that it writes, by name."""
+        from mltools.io.kinds import kind_name, record_kinds  # which no help of the program needs
+
+        return {
+            **{kind: record_kinds()[kind] for kind in self.writes if isinstance(kind, str)},
+            **{kind_name(kind): kind for kind in self.writes if isinstance(kind, type)},
+        }
 
     def settle(self, given: Mapping[str, Any], *, without_operands: bool = False) -> Any:
         """Build the settings: what was given, else the preset's, else the defaults; and see that they go together.

@@ -49,7 +49,7 @@ def _bash_command(command: Command) -> Iterator[str]:
     yield "case $option in"
     for option in command.options:
         if option.metavar:
-            yield f"{'|'.join(option.flags)}) {_bash_value(option)} ;;"
+            yield f"{'|'.join(option.spellings)}) {_bash_value(option)} ;;"
     yield f'*) [[ $cur == -* ]] && words="{_flags(command.options)}"'
     if words:
         yield f'   [[ $COMP_CWORD == 2 && $cur != -* ]] && words="{" ".join(words)}"'
@@ -92,8 +92,8 @@ def _zsh(commands: Sequence[Command]) -> Iterator[str]:
 
 
 def _zsh_option(option: Parameter) -> Iterator[str]:
-    others = f"({' '.join(option.flags)})" if not option.repeats else "*"
-    for flag in option.flags:
+    others = f"({' '.join(option.spellings)})" if not option.repeats else "*"
+    for flag in option.spellings:
         value = f":{_zsh_colon(option.metavar)}:{_zsh_action(option)}" if option.metavar else ""
         equals = "=" if option.metavar and flag.startswith("--") else ""
         yield _zsh_quote(f"{others}{flag}{equals}[{_zsh_bracket(option.help)}]{value}")
@@ -128,11 +128,12 @@ def _fish(commands: Sequence[Command]) -> Iterator[str]:
     for command in commands:
         yield f"complete -c mltools -n __fish_use_subcommand -a {command.name} -d {_fish_quote(command.summary)}"
     for option in PROGRAM_OPTIONS:
-        yield f"complete -c mltools -n __fish_use_subcommand {_fish_flags(option.flags)} -d {_fish_quote(option.help)}"
+        flags = _fish_flags(option.spellings)
+        yield f"complete -c mltools -n __fish_use_subcommand {flags} -d {_fish_quote(option.help)}"
     for command in commands:
         seen = f"complete -c mltools -n '__fish_seen_subcommand_from {command.name}'"
         for option in command.options:
-            yield f"{seen} {_fish_flags(option.flags)}{_fish_value(option)} -d {_fish_quote(option.help)}"
+            yield f"{seen} {_fish_flags(option.spellings)}{_fish_value(option)} -d {_fish_quote(option.help)}"
         for argument in command.arguments:
             if argument.takes_file or argument.choices:
                 yield f"{seen}{_fish_value(argument).replace(' -x', '')}"
@@ -157,7 +158,7 @@ def _fish_quote(text: str) -> str:
 
 
 def _flags(options: Sequence[Parameter]) -> str:
-    return " ".join(flag for option in options for flag in option.flags)
+    return " ".join(flag for option in options for flag in option.spellings)
 
 
 def _names(commands: Sequence[Command]) -> str:

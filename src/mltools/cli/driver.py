@@ -9,11 +9,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from mltools import console
 from mltools.cli.command_line import command_line
-from mltools.cli.registry import command_spec
+from mltools.cli.registry import command_spec, learn_kinds
 from mltools.io.outputs import check_outputs
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
@@ -34,6 +35,8 @@ def drive(name: str, given: dict[str, Any]) -> None:
     """
     spec = command_spec(name)
     run = Run(name, spec, spec.settle(given), command_line())
+    if any(each.mark.opens == "records" for each in run.fields.values()):
+        learn_kinds()
     check(run)
     share(run)
     work = spec.work()
@@ -60,16 +63,13 @@ def check(run: Run) -> None:
 
 def record_columns(spec: CommandSpec) -> set[str]:
     """Name the columns of all records that a command writes."""
-    from mltools.io.kinds import record_kinds
-
-    kinds = record_kinds()
-    return {column.name for kind in spec.writes for column in fields(kinds[kind])}
+    return {column.name for kind in spec.written.values() for column in fields(kind)}
 
 
 def named(run: Run, each: Field) -> list[str]:
     """Give the names that were given for an input, stdin left out."""
     value = run.get(each.name)
-    names = [value] if isinstance(value, str) else list(value or ())
+    names = [str(value)] if isinstance(value, str | Path) else list(value or ())
     return [name for name in names if name != STDIN]
 
 

@@ -62,6 +62,11 @@ class Parameter:
         return next((name for name, flags in GROUPS.items() if self.flags[0] in flags), OWN)
 
     @property
+    def spellings(self) -> tuple[str, ...]:
+        """What can be typed for it: `--a/--no-a` are two."""
+        return tuple(each for flag in self.flags for each in flag.split("/"))
+
+    @property
     def bare(self) -> str:
         """The metavar without the signs for optional and repeated."""
         return re.sub(r"^\[(.*)\](\.\.\.)?$", r"\1", self.metavar).removesuffix("...")
@@ -165,9 +170,9 @@ def command_help(command: Command, width: int | None = None) -> str:
     parts += [_table(name, rows, width, column) for name, rows in tables if rows]
     if command.spec.examples:
         parts.append("\n".join(["Examples:", *(f"  {example}" for example in command.spec.examples)]))
-    if command.spec.writes:
+    if command.spec.written:
         parts.append(
-            "\n".join(["Columns of the records:", *(f"  mltools schema {kind}" for kind in command.spec.writes)])
+            "\n".join(["Columns of the records:", *(f"  mltools schema {kind}" for kind in command.spec.written)])
         )
     return "\n\n".join(parts) + "\n"
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from mltools import commands
+from mltools.io.kinds import learn_kind
 from mltools.spec import CommandSpec
 
 ABOUT_COMMANDS = ("completion", "help", "schema")
@@ -30,6 +31,14 @@ def command_spec(name: str) -> CommandSpec:
     spec = import_module(f"{package}.{name}").SPEC
     assert isinstance(spec, CommandSpec)
     return spec
+
+
+def learn_kinds() -> None:
+    """Make known the kinds of records that commands declare in their own modules, to all that reads records."""
+    for name in command_names():
+        for kind in command_spec(name).writes:
+            if isinstance(kind, type):
+                learn_kind(kind)
 
 
 def headed_commands() -> Mapping[str, Sequence[str]]:

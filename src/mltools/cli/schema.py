@@ -10,8 +10,10 @@ from mltools.spec import CommandSpec, Operand
 
 
 def _names() -> list[str]:
+    from mltools.cli.registry import learn_kinds
     from mltools.schemas import schema_names
 
+    learn_kinds()
     return schema_names()
 
 

@@ -536,10 +536,30 @@ class FileRecord:
     provenance: dict[str, Any] | None = column("how mltools made it; null where the file does not say")
 
 
+_learnt: dict[str, type[Any]] = {}
+
+
+def kind_name(kind: type[Any]) -> str:
+    """Name a kind of record: WindowRecord is `window`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__.removesuffix("Record")).lower()
+
+
+def learn_kind(kind: type[Any]) -> None:
+    """Take up a kind of record that a command declares in its own module.
+
+    Raises:
+        TypeError: there is another kind of that name.
+    """
+    found = record_kinds().get(kind_name(kind), kind)
+    if found is not kind:
+        raise TypeError(f"two kinds of record are named {kind_name(kind)}: {found} and {kind}")
+    _learnt[kind_name(kind)] = kind
+
+
 def record_kinds() -> dict[str, type[Any]]:
-    """Name every kind of record: `window` is WindowRecord."""
-    kinds = {name.removesuffix("Record"): kind for name, kind in globals().items() if name.endswith("Record")}
-    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower(): kind for name, kind in kinds.items() if name}
+    """Name every kind of record: those of this module, and those learnt."""
+    own = (kind for name, kind in globals().items() if name.endswith("Record"))
+    return {**{kind_name(kind): kind for kind in own}, **_learnt}
 
 
 def known_columns() -> frozenset[str]:

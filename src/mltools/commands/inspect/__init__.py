@@ -17,9 +17,12 @@ class Settings:
     """
 
     first: Annotated[
-        str, Operand("CHECKPOINT|FILE", "A checkpoint; or rows, records, tensors, provenance; - is stdin.")
+        str,
+        Operand("CHECKPOINT|FILE", "A checkpoint; or rows, records, tensors, provenance; - is stdin.", opens="records"),
     ]
-    second: Annotated[str | None, Operand("[CHECKPOINT2]", "Compare with this one, layer by layer.")] = None
+    second: Annotated[
+        str | None, Operand("[CHECKPOINT2]", "Compare with this one, layer by layer.", opens="records")
+    ] = None
     as_json: Annotated[bool, Flag("--json", steers=False, help="Write records instead of text.")] = False
     show_command: Annotated[
         bool, Flag("--command", steers=False, help="Print only the command line that made it, and its output option.")

@@ -43,6 +43,7 @@ class Settings:
             "--from",
             metavar="DIR|FILE",
             steers=False,
+            opens="source",
             help="Local copy: JSONL, Parquet, CSV or TSV with the hub's columns or ours.",
         ),
     ] = None
