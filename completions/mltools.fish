@@ -170,7 +170,7 @@ complete -c mltools -n '__fish_seen_subcommand_from swap' -s h -l help -d 'Show 
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
-complete -c mltools -n '__fish_seen_subcommand_from retrain' -l train-head/--no-train-head -d 'Train final norm, pooler and classifier too. [default: train-head]'
+complete -c mltools -n '__fish_seen_subcommand_from retrain' -l train-head -l no-train-head -d 'Train final norm, pooler and classifier too. [default: train-head]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l lr -x -d 'Peak learning rate. [default: 3e-5]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l epochs -x -d 'Epochs. [default: 5]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l warmup -x -d 'Share of steps with rising rate. [default: 0.1]'
@@ -325,6 +325,7 @@ complete -c mltools -n '__fish_seen_subcommand_from centroid' -s h -l help -d 'S
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l by-layer -d 'Write each layer\'s score instead of the centre of gravity.'
+complete -c mltools -n '__fish_seen_subcommand_from mcog' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l by -x -d 'Group by these columns and average runs in a group. Default: all tags.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l tag -x -d 'Constant column in every record; repeatable.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -s o -l out -r -F -d 'Output file, .jsonl or .parquet. [default: stdout]'
@@ -341,9 +342,11 @@ complete -c mltools -n '__fish_seen_subcommand_from correlate' -l value -x -d 'W
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l on -x -d 'Columns that match records. [default: tool and tags, less the pivot]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l per -x -d 'Separate results for each combination of these columns.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l pool -d 'Average several records of one key, instead of refusing them.'
+complete -c mltools -n '__fish_seen_subcommand_from correlate' -l allow-mixed -d 'Compare numbers that windows of other widths gave, instead of refusing.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l scale -x -a 'none minmax' -d 'none, or minmax: each tool\'s numbers of a series to 0-1. [default: none]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l method -x -a 'spearman pearson kendall' -d 'spearman, pearson or kendall. [default: spearman]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l resamples -x -d 'Bootstrap resamples for intervals. [default: 2000]'
+complete -c mltools -n '__fish_seen_subcommand_from correlate' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l seed -x -d 'Seed of everything random. [default: 1]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l preset -x -a 'paper released-code' -d 'paper (the text), or released-code (what its authors ran). [default: paper]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l tag -x -d 'Constant column in every record; repeatable.'
@@ -359,6 +362,7 @@ complete -c mltools -n '__fish_seen_subcommand_from correlate' -F
 complete -c mltools -n '__fish_seen_subcommand_from score' -l truth -x -d 'The known layers, e.g. 6-7, or the tag that holds them.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -s k -x -d 'How many of the best layers to look at. [default: 1,2]'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l per -x -d 'Separate results for each combination of these columns.'
+complete -c mltools -n '__fish_seen_subcommand_from score' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l tag -x -d 'Constant column in every record; repeatable.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -s o -l out -r -F -d 'Output file, .jsonl or .parquet. [default: stdout]'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l force -d 'Overwrite outputs that exist.'
@@ -371,6 +375,7 @@ complete -c mltools -n '__fish_seen_subcommand_from score' -s h -l help -d 'Show
 complete -c mltools -n '__fish_seen_subcommand_from score' -F
 complete -c mltools -n '__fish_seen_subcommand_from plot' -l value -x -d 'heatmap: the column to show. [default: memorisation_error]'
 complete -c mltools -n '__fish_seen_subcommand_from plot' -l overlay -x -d 'layers: groups that differ only in this tag share a panel.'
+complete -c mltools -n '__fish_seen_subcommand_from plot' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from plot' -l by -x -d 'Group by these columns and average runs in a group. Default: all tags.'
 complete -c mltools -n '__fish_seen_subcommand_from plot' -s o -l out -r -F -d 'Picture, .pdf, .png or .svg. [default: text on stdout]'
 complete -c mltools -n '__fish_seen_subcommand_from plot' -l force -d 'Overwrite outputs that exist.'

@@ -126,10 +126,10 @@ def serve(path: str) -> None:
     import torch
     from transformers import BertForSequenceClassification  # noqa: F401  as all tiny models of shell tests are
 
-    from mltools.cli.registry import command_names, command_spec
+    from mltools.cli.registry import command_names, command_work
 
     for command in command_names():
-        command_spec(command).work()
+        command_work(command)
     for name in ("mltools.cli", "polars", "scipy.stats", "sklearn.metrics"):
         importlib.import_module(name)
     torch.set_num_threads(1)

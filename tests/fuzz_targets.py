@@ -148,9 +148,9 @@ def index(data: bytes) -> None:
 
 def config(data: bytes) -> None:
     """The config.json of a tiny checkpoint, opened without reading its weights."""
-    from mltools.model.checkpoint_loading import open_outline
+    from mltools.model.checkpoint_loading import open_meta
 
-    open_outline(str(_with_config(data)))
+    open_meta(str(_with_config(data)))
 
 
 def _with_config(data: bytes) -> Path:

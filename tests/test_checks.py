@@ -89,7 +89,7 @@ def test_a_last_block_that_cannot_be_pooled_is_computed_whole(
 ) -> None:
     noisy, clean = (open_checkpoint(str(tiny("bert", seed))) for seed in (1, 2))
     encoded = noisy.encode(read_examples(noisy_rows), 64)
-    monkeypatch.setattr("mltools.model.runner.pooled_forward", lambda _, states, *__: torch.zeros_like(states))
+    monkeypatch.setattr("mltools.model.runner.forward_at_positions", lambda _, states, *__: torch.zeros_like(states))
     assert noisy.runner.pools_last_block
     check_mixture(noisy, clean, encoded, window_logits)
     assert not noisy.runner.pools_last_block

@@ -12,7 +12,7 @@ import torch
 
 from conftest import Cli, Result, Shell, toy_rows, write_jsonl
 from mltools.io.examples import read_examples
-from mltools.model.checkpoint_loading import open_outline
+from mltools.model.checkpoint_loading import open_meta
 from mltools.model.cost import WorkItem, estimate, measure_rate, read_shape
 
 Tiny = Callable[..., Path]
@@ -105,7 +105,7 @@ def test_shape_is_that_of_the_model(tiny: Tiny, tmp_path: Path) -> None:
     for architecture in ("bert", "gpt2", "llama"):
         folder = tiny(architecture)
         live = open_checkpoint(str(folder))
-        shape = read_shape(open_outline(str(folder)), rows, 512)
+        shape = read_shape(open_meta(str(folder)), rows, 512)
         assert shape.weights == sum(p.numel() for p in live.model.parameters())
         blocks = [p for block in live.stack.modules for p in block.parameters()]
         assert shape.block_weights * shape.n_layers == sum(p.numel() for p in blocks)
@@ -115,7 +115,7 @@ def test_shape_is_that_of_the_model(tiny: Tiny, tmp_path: Path) -> None:
 def test_estimate(tiny: Tiny, tmp_path: Path) -> None:
     """The formulae of the page on costs, in numbers."""
     rows = read_examples(write_jsonl(tmp_path / "rows.jsonl", toy_rows(8)))
-    shape = read_shape(open_outline(str(tiny("bert"))), rows, 512)
+    shape = read_shape(open_meta(str(tiny("bert"))), rows, 512)
     t, width = shape.lengths.astype(float), 32
     matrices = 4 * width * width + 2 * width * 48
     one = float(np.mean(2 * matrices * t + 4 * width * t**2))

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
 from mltools.commands.generalise import Settings as GeneraliseSettings
 from mltools.commands.generalise.merge import merge
-from mltools.commands.generalise.work import generalise, half
+from mltools.commands.generalise.work import generalise, train_half
 from mltools.io.examples import Examples, read_examples
 from mltools.io.records import read_records
 from mltools.io.source import Source
@@ -34,15 +34,15 @@ def examples_of(ids: list[int]) -> Examples:
 
 @given(st.lists(st.integers(0, 10**6), min_size=2, max_size=60, unique=True), st.integers(1, 30), st.integers(0, 99))
 def test_half_depends_on_seed_split_and_id_only(ids: list[int], split: int, seed: int) -> None:
-    chosen = [ids[i] for i in half(examples_of(ids), seed, split)]
+    chosen = [ids[i] for i in train_half(examples_of(ids), seed, split)]
     other = random.Random(0).sample(ids, len(ids))
     assert len(set(chosen)) == len(ids) // 2
-    assert [other[i] for i in half(examples_of(other), seed, split)] == chosen
+    assert [other[i] for i in train_half(examples_of(other), seed, split)] == chosen
 
 
 def test_halves_differ_and_every_row_is_inside_half_of_the_time() -> None:
     examples = examples_of(list(range(400)))
-    halves = [set(half(examples, 1, split).tolist()) for split in range(1, 31)]
+    halves = [set(train_half(examples, 1, split).tolist()) for split in range(1, 31)]
     counts = [sum(row in chosen for chosen in halves) for row in range(400)]
     assert len({frozenset(chosen) for chosen in halves}) == 30
     assert min(counts) > 2 and max(counts) < 28 and sum(counts) == 30 * 200

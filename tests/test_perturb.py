@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from conftest import CONFORMANCE, Cli, settle, write_jsonl
 from mltools.commands.perturb import Settings as PerturbSettings
 from mltools.commands.perturb.work import Count, perturb
-from mltools.draw import keyed_hash, keyed_hashes, ranked
 from mltools.errors import RowsError, UsageError
+from mltools.hashing import keyed_hash, keyed_hashes, ranked
 from mltools.io.columns import Columns, RowId
 from mltools.io.rewrite import replace_value
 from mltools.io.source import Source

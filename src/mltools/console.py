@@ -47,7 +47,7 @@ def warn(message: str) -> None:
 
 
 def log(message: str, level: int = 0) -> None:
-    """Print one line of information, shown from verbosity `level` on."""
+    """Print one line of information, json_preview from verbosity `level` on."""
     if _state["verbosity"] >= level:
         _line(message)
 

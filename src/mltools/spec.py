@@ -317,17 +317,18 @@ def value_at(settings: Any, path: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class CommandSpec:
-    """A command: its settings, where its work is, and what the help says besides.
+    """A command: its settings, and what the help says besides.
+
+    Its work is the module `work` beside the declaration, or the declaration's own module: `run(run)` yields what the
+    command writes, `items(run)` lists the work for --dry-run, and `sink(run)` takes the results where they are no records.
 
     Attributes:
         settings: the settings class; its docstring is the help's text, one imperative line first.
-        work: imports and gives the work, which only a run needs.
         heading: what the command stands under in the program's help.
         examples: command lines that run; at least two.
         rank: its place under the heading, lowest first.
         writes: the kinds of records that it writes: names, as `mltools schema` gives them, or classes of its own.
         released: settings by name as `--preset released-code` has them; or gives them, told what was given.
-        sink: imports and gives what takes the work's results, where they are no records.
         counted: what the summary calls the results, to say how many there are.
         says: whether a run ends with a line that says what was done.
         outputs: gives further outputs than those that flags name.
@@ -336,13 +337,11 @@ class CommandSpec:
     """
 
     settings: type[Any]
-    work: Callable[[], Any]
     heading: str
     examples: tuple[str, ...]
     rank: int = 100
     writes: tuple[str | type[Any], ...] = ()
     released: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
-    sink: Callable[[], Any] | None = None
     counted: str = ""
     says: bool = True
     outputs: Callable[[Any], Sequence["Output"]] | None = None

@@ -1,6 +1,5 @@
 """`mltools completion`."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -29,15 +28,15 @@ def run(run: Any) -> Iterator[str]:
     yield completion(run.settings.shell, all_commands()).removesuffix("\n")
 
 
-def _sink() -> Any:
+def sink(run: Any) -> Any:
+    """Take the lines for stdout."""
     from mltools.sinks import TextSink
 
-    return TextSink
+    return TextSink(run)
 
 
 SPEC = CommandSpec(
     Settings,
-    lambda: sys.modules[__name__],
     heading="Utilities",
     rank=40,
     examples=(
@@ -45,6 +44,5 @@ SPEC = CommandSpec(
         "mltools completion zsh > _mltools",
         "mltools completion fish > mltools.fish",
     ),
-    sink=_sink,
     says=False,
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from mltools import console
 from mltools.cli.command_line import command_line
-from mltools.cli.registry import command_spec, learn_kinds
+from mltools.cli.registry import command_spec, command_work, learn_kinds
 from mltools.io.outputs import check_outputs
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
@@ -39,7 +39,7 @@ def drive(name: str, given: dict[str, Any]) -> None:
         learn_kinds()
     check(run)
     share(run)
-    work = spec.work()
+    work = command_work(name)
     load(run)
     if run.get("dry_run", False):
         plan(run, work)
@@ -124,7 +124,7 @@ def resume(run: Run) -> None:
 
 def write(run: Run, work: Any) -> int:
     """Do the work and write what it gives; how many records that were."""
-    sink = run.spec.sink() if run.spec.sink is not None else RecordSink
+    sink = getattr(work, "sink", RecordSink)
     with sink(run) as writer:
         for item in work.run(run):
             writer.write(item)

@@ -1,6 +1,5 @@
 """`mltools help`."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,18 +28,17 @@ def run(run: Any) -> Iterator[str]:
     yield (root_help() if name is None else command_help(Command.of(name))).removesuffix("\n")
 
 
-def _sink() -> Any:
+def sink(run: Any) -> Any:
+    """Take the lines for stdout."""
     from mltools.sinks import TextSink
 
-    return TextSink
+    return TextSink(run)
 
 
 SPEC = CommandSpec(
     Settings,
-    lambda: sys.modules[__name__],
     heading="Utilities",
     rank=50,
     examples=("mltools help", "mltools help swap"),
-    sink=_sink,
     says=False,
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 from mltools import commands
 from mltools.io.kinds import learn_kind
@@ -27,10 +28,19 @@ def command_names() -> list[str]:
 @cache
 def command_spec(name: str) -> CommandSpec:
     """Import a command's declaration."""
-    package = "mltools.cli" if name in ABOUT_COMMANDS else commands.__name__
-    spec = import_module(f"{package}.{name}").SPEC
+    spec = import_module(f"{_package(name)}.{name}").SPEC
     assert isinstance(spec, CommandSpec)
     return spec
+
+
+def command_work(name: str) -> ModuleType:
+    """Import what does a command's work: the module `work` of its package, or its own module."""
+    module = import_module(f"{_package(name)}.{name}")
+    return import_module(f"{module.__name__}.work") if hasattr(module, "__path__") else module
+
+
+def _package(name: str) -> str:
+    return "mltools.cli" if name in ABOUT_COMMANDS else commands.__name__
 
 
 def learn_kinds() -> None:

@@ -1,7 +1,6 @@
 """`mltools schema`."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -37,18 +36,17 @@ def run(run: Any) -> Iterator[str]:
         yield json.dumps(schema(run.settings.name), ensure_ascii=False, indent=2)
 
 
-def _sink() -> Any:
+def sink(run: Any) -> Any:
+    """Take the lines for stdout."""
     from mltools.sinks import TextSink
 
-    return TextSink
+    return TextSink(run)
 
 
 SPEC = CommandSpec(
     Settings,
-    lambda: sys.modules[__name__],
     heading="Utilities",
     rank=30,
     examples=("mltools schema", "mltools schema window | jq '.properties | keys'"),
-    sink=_sink,
     says=False,
 )

@@ -1,6 +1,5 @@
 """`mltools windows`: windows of layers as work items, for loops, xargs, GNU parallel and Slurm arrays."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -41,18 +40,17 @@ def run(run: Any) -> Iterator[str]:
     return windows(run.settings.layers, run.settings.width)
 
 
-def _sink() -> Any:
+def sink(run: Any) -> Any:
+    """Take the lines for stdout."""
     from mltools.sinks import TextSink
 
-    return TextSink
+    return TextSink(run)
 
 
 SPEC = CommandSpec(
     Settings,
-    lambda: sys.modules[__name__],
     heading="Utilities",
     rank=10,
     examples=("mltools windows 12 --width 3", "mltools windows 6 | head -3"),
-    sink=_sink,
     says=False,
 )

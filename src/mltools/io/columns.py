@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from mltools.errors import RowsError
-from mltools.io.rows import Block, Values, kind_name, missing_column, shown
+from mltools.io.rows import Block, Values, json_preview, kind_name, missing_column
 from mltools.io.source import Source
 
 Label = int | str
@@ -77,8 +77,8 @@ class LabelReader:
         first, known = self._stripped.setdefault(text.strip(), (number, text))
         if known != text:
             raise RowsError(
-                f"{self._source.place(number)}: label {shown(text)} is line {first}'s {shown(known)} but for blanks "
-                "around it; write both alike"
+                f"{self._source.place(number)}: label {json_preview(text)} is line {first}'s {json_preview(known)} but "
+                "for blanks around it; write both alike"
             )
         self._texts.add(text)
 
@@ -105,11 +105,11 @@ class LabelReader:
         """Raise if the labels read were not all of one type, listing the first lines of another type."""
         if not self._other or self._first is None:
             return
-        lines = ", ".join(f"line {number}: {shown(value)}" for number, value in self._other[:3])
+        lines = ", ".join(f"line {number}: {json_preview(value)}" for number, value in self._other[:3])
         more = f" and {len(self._other) - 3} more" if len(self._other) > 3 else ""
         raise RowsError(
             f"{self._source.place(self._other[0][0])}: labels of another type than line {self._first[0]}'s "
-            f"{shown(self._first[2])} ({lines}{more}); --label-type str reads all as text"
+            f"{json_preview(self._first[2])} ({lines}{more}); --label-type str reads all as text"
         )
 
 
@@ -142,7 +142,9 @@ class IdReader:
             raise RowsError(f"{self._source.place(number)}: id {row_id} is the number of a row without an id")
         first = self._seen.setdefault(row_id, number)
         if first != number:
-            raise RowsError(f"{self._source.place(number)}: id {shown(row_id)} is also line {first}'s; ids must differ")
+            raise RowsError(
+                f"{self._source.place(number)}: id {json_preview(row_id)} is also line {first}'s; ids must differ"
+            )
         return row_id
 
     def read_block(self, index: int, block: Block) -> Sequence[RowId]:

@@ -3,16 +3,16 @@
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from mltools import console
 from mltools.errors import RowsError
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.parquet import class_names
-from mltools.io.rows import Values, iter_rows, kind_name, missing_column, shown
+from mltools.io.rows import Values, iter_rows, json_preview, kind_name, missing_column
 from mltools.io.source import Source
 
 NO_NOISY = (
@@ -125,10 +125,10 @@ class _ExampleReader:
         if "original_label" in values:
             original = self.labels.read(number, values["original_label"])
             if original is None:
-                raise RowsError(f"{place(number)}: original_label is null though label is {shown(label)}")
+                raise RowsError(f"{place(number)}: original_label is null though label is {json_preview(label)}")
         noisy = values.get("noisy", label != original)
         if not isinstance(noisy, bool) and noisy not in (0, 1):
-            raise RowsError(f'{place(number)}: "noisy" is {shown(noisy)}, not true or false')
+            raise RowsError(f'{place(number)}: "noisy" is {json_preview(noisy)}, not true or false')
         if "original_label" in values and bool(noisy) != (label != original):
             raise RowsError(f"{place(number)}: {contradiction(label, cast(Label, original))}")
         texts = tuple(self._text(number, values, column) for column in self.columns.text)
@@ -177,30 +177,10 @@ def contradiction(label: Label, original: Label) -> str:
     """Say that a row's `noisy` contradicts its labels, and how to mend it."""
     if label == original:
         return (
-            f'"noisy" is true, but label and original_label are both {shown(label)}; leave original_label out where '
+            f'"noisy" is true, but label and original_label are both {json_preview(label)}; leave original_label out where '
             "the right label is unknown, or noisy where the label is right"
         )
     return (
-        f'"noisy" is false, but label is {shown(label)} and original_label {shown(original)}; set noisy to true, or '
+        f'"noisy" is false, but label is {json_preview(label)} and original_label {json_preview(original)}; set noisy to true, or '
         "leave original_label out"
-    )
-
-
-def select(examples: Examples, keep: Sequence[int]) -> Examples:
-    """Take the rows at the given positions, in that order."""
-
-    def pick(column: list[Any]) -> list[Any]:
-        return [column[i] for i in keep]
-
-    return Examples(
-        examples.source,
-        pick(examples.ids),
-        pick(examples.fields),
-        pick(examples.labels),
-        pick(examples.original_labels),
-        pick(examples.noisy),
-        examples.names,
-        examples.n_unlabelled,
-        examples.columns,
-        examples.original_known,
     )

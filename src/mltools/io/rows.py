@@ -122,7 +122,7 @@ def _parse_again(place: str, line: bytes) -> None:
     except RecursionError:
         raise RowsError(f"{place}: nested too deeply to see whether a key stands twice") from None
     if doubled:
-        raise RowsError(f"{place}: the key {shown(doubled[0])} stands twice in one object; keep one")
+        raise RowsError(f"{place}: the key {json_preview(doubled[0])} stands twice in one object; keep one")
 
 
 def kind_name(value: object) -> str:
@@ -131,7 +131,7 @@ def kind_name(value: object) -> str:
     return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
-def shown(value: object) -> str:
+def json_preview(value: object) -> str:
     """Write a value as JSON, cut short, for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -25,7 +25,7 @@ from mltools.errors import NotFoundError, RowsError, UsageError
 from mltools.io.atomic import atomic_file, is_device
 from mltools.io.columns import RowId
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 from mltools.io.source import STDIN, Source, rereadable
 from mltools.io.stdout import write_stdout
 
@@ -114,7 +114,9 @@ class StatesWriter:
             row, layer = (int(i) for i in np.argwhere(~finite)[0])
             kept = bool(np.isfinite(states[row, layer]).all())
             why = "does not fit float16; use --dtype float32" if kept else "is NaN or infinite"
-            raise RowsError(f"the state of row id {shown(self._rows.ids[positions[row]])} at layer {layer} {why}")
+            raise RowsError(
+                f"the state of row id {json_preview(self._rows.ids[positions[row]])} at layer {layer} {why}"
+            )
         size = values[0].nbytes
         for position, row_values in zip(positions.tolist(), values, strict=True):
             _write_at(self._file, row_values, self._start + position * size)
@@ -213,7 +215,7 @@ class States:
         denied = ~noisy & (label != original)
         if denied.any():
             raise RowsError(
-                f"{self.name}: row id {shown(ids[int(denied.argmax())])} is not noisy, though its label differs from "
+                f"{self.name}: row id {json_preview(ids[int(denied.argmax())])} is not noisy, though its label differs from "
                 "its original_label; take the states again, from rows whose columns agree"
             )
         return RowTable(ids, label, original, noisy, names)
@@ -254,7 +256,7 @@ class States:
         values: NDArray[np.float32] = self._hidden[:, layer].astype(np.float32, copy=False)
         finite = np.isfinite(values).all(axis=1)
         if not finite.all():
-            row = shown(self.rows.ids[int(finite.argmin())])
+            row = json_preview(self.rows.ids[int(finite.argmin())])
             raise RowsError(f"{self.name}: the state of row id {row} at layer {layer} is NaN or infinite")
         return values
 

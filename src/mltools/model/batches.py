@@ -108,7 +108,7 @@ class Encoded:
         left = lengths[::-1].cumsum()[::-1]  # tokens of a row and of all after it
         cuts, start = [], 0
         while start < len(order):
-            size = batch_size or automatic_size(lengths[start:], most, evened(int(left[start]), enough))
+            size = batch_size or automatic_size(lengths[start:], most, balanced_batch_tokens(int(left[start]), enough))
             end = min(start + size, len(order))
             cuts.append((-(end - start) * int(lengths[start]), start, end))
             start = end
@@ -131,7 +131,7 @@ def automatic_size(lengths: NDArray[np.int64], most: int, enough: int) -> int:
     return int(np.searchsorted(-room, -room[needed - 1], side="right"))
 
 
-def evened(total: int, enough: int) -> int:
+def balanced_batch_tokens(total: int, enough: int) -> int:
     """Lower the tokens of a batch so that a total is cut into batches of like size, with no small one at the end."""
     return -(-total // max(1, -(-total // enough)))
 

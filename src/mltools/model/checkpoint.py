@@ -22,7 +22,7 @@ NO_LIMIT = 1_000_000
 
 
 @dataclass
-class Outline:
+class CheckpointMeta:
     """What a checkpoint is without its weights: the model (perhaps on the meta device), its tokenizer and blocks."""
 
     name: str
@@ -72,7 +72,7 @@ class Outline:
 
 
 @dataclass
-class Checkpoint(Outline):
+class Checkpoint(CheckpointMeta):
     """An opened checkpoint: the live model in float32 (or as asked), its tokenizer, blocks and parts."""
 
     runner: Runner

@@ -14,7 +14,7 @@ from transformers import CONFIG_MAPPING, masking_utils, modeling_layers, modelin
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from mltools import console
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 
 STEERING = frozenset(
     {
@@ -40,7 +40,7 @@ def build_config(values: Mapping[str, Any], name: str) -> Any:
     """
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise ValueError(f"transformers has no model_type {shown(model_type)}")
+        raise ValueError(f"transformers has no model_type {json_preview(model_type)}")
     kind = CONFIG_MAPPING[model_type]
     known = known_keys(kind)
     passed_over = sorted(key for key in values if key not in known and not key.startswith("_"))

@@ -8,7 +8,7 @@ from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 from mltools.model.blocks import HEAD
 from mltools.model.checkpoint import Checkpoint
 
@@ -60,13 +60,13 @@ def check_classes(checkpoint: Checkpoint) -> None:
     labels = checkpoint.labels
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
-        raise CheckpointError(f"{checkpoint.name}: config.json names two classes {shown(twice)}")
+        raise CheckpointError(f"{checkpoint.name}: config.json names two classes {json_preview(twice)}")
     if len(labels) < 2:
         raise CheckpointError(f"{checkpoint.name}: one output only; a classifier needs two classes")
     kind = getattr(checkpoint.model.config, "problem_type", None)
     if kind not in (None, SINGLE_LABEL):
         raise CheckpointError(
-            f"{checkpoint.name}: config.json says problem_type {shown(kind)}, but one class a row is read from a head; "
+            f"{checkpoint.name}: config.json says problem_type {json_preview(kind)}, but one class a row is read from a head; "
             f'if this one chooses a single class, write "{SINGLE_LABEL}" there'
         )
 

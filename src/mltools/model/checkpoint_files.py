@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from mltools.errors import CheckpointError, NotFoundError
 from mltools.io.provenance import CHECKPOINT_DATA, CHECKPOINT_FILE, data_entries
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -42,7 +42,7 @@ def locate(name: str) -> Path:
     parent = name.rpartition("/")[0]
     looks_local = name.startswith(("/", ".", "~")) or name.count("/") > 1 or (parent and Path(parent).is_dir())
     if looks_local or not name:
-        raise NotFoundError(f"no such folder: {name or shown(name)}")
+        raise NotFoundError(f"no such folder: {name or json_preview(name)}")
     return _fetch(name)
 
 
@@ -76,7 +76,7 @@ def check_files(folder: Path, name: str) -> list[int]:
         raise CheckpointError(f"{name}: its weights are quantised; save it dequantised first")
     if config.get("transformers_weights") not in (None, WEIGHTS, INDEX):
         raise CheckpointError(
-            f"{name}: config.json takes the weights from {shown(config['transformers_weights'])} "
+            f"{name}: config.json takes the weights from {json_preview(config['transformers_weights'])} "
             f"(transformers_weights); only {WEIGHTS} or {INDEX} is read: save them so and remove that key"
         )
     sharded = next((file.name for file in folder.glob(DISTRIBUTED)), None)

@@ -19,7 +19,7 @@ from mltools import console
 from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
 from mltools.io.provenance import folder_stamp
 from mltools.model.blocks import HEAD, find_blocks, find_parts
-from mltools.model.checkpoint import Checkpoint, Outline, short_pass
+from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass
 from mltools.model.checkpoint_config import build_config
 from mltools.model.checkpoint_faults import check_classes, weight_faults
 from mltools.model.checkpoint_files import check_files, locate, read_json
@@ -64,7 +64,7 @@ def open_checkpoint(
     return checkpoint
 
 
-def open_outline(name: str, blocks: str | None = None) -> Outline:
+def open_meta(name: str, blocks: str | None = None) -> CheckpointMeta:
     """Open a checkpoint without reading a weight, for its shapes and its tokenizer.
 
     Raises:
@@ -73,10 +73,10 @@ def open_outline(name: str, blocks: str | None = None) -> Outline:
     folder = locate(name)
     sizes = check_files(folder, name)
     config = _load_config(folder, name)
-    model = _outline(config, sizes, name)
-    with _blaming(name, "cannot be loaded as a sequence classifier"):
+    model = _build_on_meta(config, sizes, name)
+    with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"):
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
-    return Outline(name, folder, model, _load_tokenizer(folder, name, config), stack)
+    return CheckpointMeta(name, folder, model, _load_tokenizer(folder, name, config), stack)
 
 
 def examine_checkpoint(name: str, blocks: str | None = None) -> tuple[Checkpoint, list[str]]:
@@ -101,7 +101,7 @@ def _open(
     stamp = folder_stamp(folder)
     sizes = check_files(folder, name)
     config = _load_config(folder, name)
-    _outline(config, sizes, name)
+    _build_on_meta(config, sizes, name)
     if fresh_head is not None:
         config.num_labels = len(fresh_head)
         config.id2label = dict(enumerate(fresh_head))
@@ -120,7 +120,7 @@ def _open(
                 f"{tokenizer.pad_token_id}; pooling goes by the attention mask, so neither matters"
             )
         model.config.pad_token_id = tokenizer.pad_token_id
-    with _blaming(name, "the model cannot be run"):
+    with _checkpoint_errors(name, "the model cannot be run"):
         stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
         if offload:
             cpu_offload(stack.modules, execution_device=device)
@@ -147,7 +147,7 @@ def _own_weights(model: nn.Module, device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def _blaming(name: str, what: str) -> Iterator[None]:
+def _checkpoint_errors(name: str, what: str) -> Iterator[None]:
     """Turn whatever transformers raises over a checkpoint into an error that names the checkpoint."""
     try:
         yield
@@ -162,11 +162,11 @@ def _blaming(name: str, what: str) -> Iterator[None]:
 
 
 def _load_config(folder: Path, name: str) -> Any:
-    with _blaming(name, "config.json cannot be used"):
+    with _checkpoint_errors(name, "config.json cannot be used"):
         return build_config(read_json(folder / "config.json", name), name)
 
 
-def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
+def _build_on_meta(config: Any, sizes: Sequence[int], name: str) -> Any:
     """Build the model without memory for its weights, unless config.json says a far larger one than the files hold.
 
     Args:
@@ -180,7 +180,7 @@ def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
     layers = getattr(config, "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > len(sizes):
         raise CheckpointError(f"{name}: config.json says {layers} layers, but the files hold {len(sizes)} weights")
-    with _blaming(name, "cannot be loaded as a sequence classifier"), torch.device("meta"):
+    with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"), torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
     needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if needed > 2 * sum(sizes) + SLACK:
@@ -189,7 +189,7 @@ def _outline(config: Any, sizes: Sequence[int], name: str) -> Any:
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
-    with _blaming(name, "no usable tokenizer"):
+    with _checkpoint_errors(name, "no usable tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
@@ -199,7 +199,7 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
 
 
 def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any], torch.dtype]:
-    with _blaming(name, "cannot be loaded as a sequence classifier"):
+    with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             folder,
             config=config,

@@ -1,7 +1,7 @@
 """Whether two checkpoints fit each other: shapes, classes, blocks and tokenizer."""
 
 from mltools.errors import CheckpointError
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 from mltools.model.checkpoint import Checkpoint
 
 
@@ -36,7 +36,7 @@ def check_same_tokenizer(noisy: Checkpoint, other: Checkpoint) -> None:
     token = next((t for t in sorted(mine.keys() | theirs.keys()) if mine.get(t) != theirs.get(t)), None)
     if token is not None:
         raise CheckpointError(
-            f"{noisy.name} and {other.name} have other tokenizers: {shown(token)} is token "
+            f"{noisy.name} and {other.name} have other tokenizers: {json_preview(token)} is token "
             f"{mine.get(token, 'absent')} and {theirs.get(token, 'absent')}"
         )
     probe = "Is 3.5 km far? Él said: «no»!"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from mltools.errors import RowsError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 
 
 def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:
@@ -31,7 +31,7 @@ def target_indices(labels: Sequence[Label], names: Sequence[str], where: Example
         return np.array(labels, dtype=np.int64)
     row = next(i for i, label in enumerate(labels) if label in unknown)
     raise RowsError(
-        f"{where.source.name}: label {shown(unknown[0])} (row id {shown(where.ids[row])}) is no class of the "
+        f"{where.source.name}: label {json_preview(unknown[0])} (row id {json_preview(where.ids[row])}) is no class of the "
         f"checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
     )
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mltools.io.examples import Examples
 from mltools.io.kinds import WorkRecord
 from mltools.model.blocks import EMBEDDINGS, parse_freeze
-from mltools.model.checkpoint import Outline
+from mltools.model.checkpoint import CheckpointMeta
 
 MEASURE_SECONDS = 0.2
 MEASURE_TOKENS = 2048
@@ -77,7 +77,7 @@ class WorkItem:
     states: int = 0
 
 
-def read_shape(checkpoint: Outline, examples: Examples, max_length: int, offload: bool = False) -> Shape:
+def read_shape(checkpoint: CheckpointMeta, examples: Examples, max_length: int, offload: bool = False) -> Shape:
     """Read the shapes of a checkpoint and count the tokens of rows; with `offload` one block is in memory at a time."""
     own = [parameter for module in checkpoint.stack.modules for parameter in module.parameters()]
     on_disk = sum(p.numel() for p in own) * (checkpoint.n_layers - 1) // checkpoint.n_layers if offload else 0

@@ -54,7 +54,7 @@ def set_threads(threads: int | None, width: int) -> int:
     return threads
 
 
-class HeapWatch:
+class MallocTrimmer:
     """Gives memory back to the system when freed tensors hold more than at first. Does nothing without Linux and glibc.
 
     glibc cuts what it keeps of freed tensors into pieces as tensors of other shapes come, so that a loop over batches

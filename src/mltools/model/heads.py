@@ -8,7 +8,7 @@ import torch
 from accelerate.utils import set_seed
 
 from mltools import console
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.tasks import second_head
@@ -54,7 +54,7 @@ def open_for_training(
         console.warn(f"{name} has a head for these {len(classes)} classes; training goes on from it")
         return checkpoint
     if keep_head:
-        found = f"for {', '.join(map(shown, stored[:8]))}" if stored else "that names no classes"
+        found = f"for {', '.join(map(json_preview, stored[:8]))}" if stored else "that names no classes"
         console.warn(f"{name} has a head {found}{', …' if len(stored) > 8 else ''}; training starts from a fresh one")
     return second_head(checkpoint, classes)
 

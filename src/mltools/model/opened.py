@@ -9,9 +9,9 @@ import torch
 
 from mltools.errors import CheckpointError
 from mltools.io.provenance import folder_digest, folder_stamp
-from mltools.model.checkpoint import Checkpoint, Outline
+from mltools.model.checkpoint import Checkpoint, CheckpointMeta
 from mltools.model.checkpoint_files import locate
-from mltools.model.checkpoint_loading import open_checkpoint, open_outline
+from mltools.model.checkpoint_loading import open_checkpoint, open_meta
 from mltools.model.device import set_threads
 
 
@@ -45,9 +45,9 @@ class Model:
         """Where its files are."""
         return self.given.folder if isinstance(self.given, Checkpoint) else locate(str(self.given))
 
-    def outline(self) -> Outline:
+    def outline(self) -> CheckpointMeta:
         """Open it without reading a weight."""
-        return self.given if isinstance(self.given, Checkpoint) else open_outline(self.name, self.blocks)
+        return self.given if isinstance(self.given, Checkpoint) else open_meta(self.name, self.blocks)
 
     def open(self, *, fresh_head: Sequence[str] | None = None) -> Checkpoint:
         """Open it, and set the number of threads by its width; else as `open_checkpoint`.

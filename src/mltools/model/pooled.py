@@ -28,7 +28,7 @@ class _Attention(Exception):
         self.arguments: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-class _TakeDown(TorchFunctionMode):
+class _CaptureAttention(TorchFunctionMode):
     """Stops at the attention product."""
 
     def __torch_function__(
@@ -39,7 +39,7 @@ class _TakeDown(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Answer(TorchFunctionMode):
+class _ReplayAttention(TorchFunctionMode):
     """Answers the attention product for the pooled queries of the product taken down."""
 
     def __init__(self, arguments: dict[str, Any], positions: Tensor) -> None:
@@ -66,7 +66,7 @@ def _for_positions(arguments: dict[str, Any], positions: Tensor) -> dict[str, An
     return {**arguments, "query": query[rows, :, positions].unsqueeze(2), "attn_mask": mask, "is_causal": False}
 
 
-def pooled_forward(
+def forward_at_positions(
     forward: Callable[..., Any], states: Tensor, rest: tuple[Any, ...], named: Mapping[str, Any], positions: Tensor
 ) -> Any:
     """Run a block for one position of each row.
@@ -85,7 +85,7 @@ def pooled_forward(
         LookupError: the block calls no attention product that can be taken down.
     """
     try:
-        with _TakeDown():
+        with _CaptureAttention():
             forward(states, *rest, **named)
     except _Attention as taken:
         arguments = taken.arguments
@@ -102,7 +102,7 @@ def pooled_forward(
             return value.expand(len(states), *value.shape[1:])[rows, positions].unsqueeze(1)
         return value
 
-    with _Answer(arguments, positions):
+    with _ReplayAttention(arguments, positions):
         output = forward(
             states[rows, positions].unsqueeze(1), *map(cut, rest), **{key: cut(value) for key, value in named.items()}
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mltools.errors import CheckpointError
 from mltools.model.batches import Batch
 from mltools.model.blocks import BlockStack, first_tensor
-from mltools.model.pooled import pooled_forward
+from mltools.model.pooled import forward_at_positions
 from mltools.model.trial import untouched
 
 Pooling = Literal["first", "last", "all"]
@@ -55,7 +55,6 @@ class Runner:
         self.stack = stack
         self.config = pad_attribute
         self.applications = 0
-        self.passes = 0
         self.device = device
         self._template: Any = None
         self.pools_last_block = False
@@ -81,7 +80,6 @@ class Runner:
     def forward(self, batch: Batch) -> Tensor:
         """Run the whole model: logits (batch, classes), with gradients where they are on."""
         self._count(len(batch) * len(self.stack))
-        self.passes += 1
         return self._logits(batch)
 
     def _logits(self, batch: Batch) -> Tensor:
@@ -95,13 +93,13 @@ class Runner:
     @contextlib.contextmanager
     def trial(self) -> Iterator[None]:
         """Try the model out in eval mode: afterwards nothing is changed, and nothing was counted."""
-        counted = self.applications, self.passes
+        counted = self.applications
         with untouched(self.model):
             self.model.eval()
             try:
                 yield
             finally:
-                self.applications, self.passes = counted
+                self.applications = counted
 
     def _whole_logits(self, batch: Batch) -> Tensor:
         with self.padding(batch):
@@ -118,7 +116,7 @@ class Runner:
         forward, positions = block.forward, self._positions(batch)
 
         def pooled(*args: Any, **kwargs: Any) -> Any:
-            return pooled_forward(forward, *_split_call(args, kwargs), positions)
+            return forward_at_positions(forward, *_split_call(args, kwargs), positions)
 
         with _forward_replaced(block, pooled):
             yield
@@ -155,7 +153,7 @@ class Runner:
         with self._handing_on(list(self.stack.modules)[: layer - 1], states, self._template):
             return self._logits(batch)
 
-    def record(self, batch: Batch, hooks: Sequence[Any] = ()) -> Recording:
+    def record(self, batch: Batch) -> Recording:
         """Run the whole model once and keep all that is needed to replay any block on this batch."""
         states: list[Tensor] = []
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -194,7 +192,7 @@ class Runner:
         module = block if block is not None else self.stack.modules[layer - 1]
         if layer == len(self.stack) and self._pools(recording.batch):
             positions = self._positions(recording.batch)
-            return first_tensor(pooled_forward(module.forward, states, rest, named, positions))
+            return first_tensor(forward_at_positions(module.forward, states, rest, named, positions))
         return first_tensor(module(states, *rest, **named))
 
     def tail(self, recording: Recording, states: Tensor) -> Tensor:
@@ -321,7 +319,7 @@ class Runner:
         whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
         try:
             pooled = self.pool(
-                batch, first_tensor(pooled_forward(block.forward, states, rest, named, self._positions(batch)))
+                batch, first_tensor(forward_at_positions(block.forward, states, rest, named, self._positions(batch)))
             )
         except (LookupError, RuntimeError, ValueError, TypeError, IndexError):
             return False  # not a block of the usual form; it is computed whole

@@ -227,7 +227,7 @@ def _check_own(checkpoint: Checkpoint, position: Pooling, raw_last: bool) -> Non
     batch = Encoded([[1, 1]], pad_id=0, vocabulary=2, empty_id=1).batch([0], runner.device)
     values = runner.pooled_states(batch, position, raw_last=raw_last)
     gradients = torch.autograd.grad(values.sum(), list(fresh.values()), allow_unused=True)
-    runner.applications = runner.passes = 0
+    runner.applications = 0
     used = [name for name, gradient in zip(fresh, gradients, strict=True) if gradient is not None]
     if used:
         raise CheckpointError(

@@ -14,8 +14,8 @@ from accelerate.utils import set_seed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mltools.draw import ranked
 from mltools.errors import CheckpointError, TrainingError, UsageError
+from mltools.hashing import ranked
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.model.batches import Encoded
@@ -52,7 +52,7 @@ class Task:
             self.rows, self.encoded.lengths, training.schedule.batch_size, training.seed, epoch, training.name
         )
 
-    def focus(self) -> None:
+    def activate(self) -> None:
         """Make the model ready for this task's batches: gradients for its parameters only, dropout as set."""
         for parameter in self.checkpoint.model.parameters():
             parameter.requires_grad_(parameter in self.needs_gradient)
@@ -138,9 +138,9 @@ def make_task(
         name=name,
     )
     blocks = enumerate(checkpoint.stack.modules, start=1)
-    quiet = [] if training.frozen_dropout else [block for layer, block in blocks if layer in frozen]
+    eval_blocks = [] if training.frozen_dropout else [block for layer, block in blocks if layer in frozen]
     needs_gradient = frozenset(everything or trained.values())
-    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, optimisation, needs_gradient, quiet)
+    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, optimisation, needs_gradient, eval_blocks)
 
 
 def make_aux_task(

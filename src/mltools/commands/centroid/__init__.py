@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.io.endings import PARQUET
 from mltools.options import DeviceOptions, OutputOptions, PresetName, StatesInput
@@ -44,15 +44,8 @@ class Settings:
     ] = None
 
 
-def _work() -> Any:
-    from mltools.commands.centroid import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=60,
     examples=("mltools centroid states.safetensors > centroid.jsonl", "mltools centroid noisy/ noisy.jsonl --events"),

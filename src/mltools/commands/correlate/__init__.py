@@ -82,15 +82,8 @@ def _released(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"method": "pearson"} if given.get("pivot", "" if several else "tool") == "tool" else {}
 
 
-def _work() -> Any:
-    from mltools.commands.correlate import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Summarise",
     rank=20,
     examples=(

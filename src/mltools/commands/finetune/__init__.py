@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.options import (
@@ -125,15 +125,8 @@ def _outputs(settings: Settings) -> "list[Output]":
     return [Output("-o", settings.folder, folder=True, resumed=resumed), state]
 
 
-def _work() -> Any:
-    from mltools.commands.finetune import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Rows and models",
     rank=30,
     examples=(

@@ -326,11 +326,11 @@ class _Run:
         return [batches[i] for i in generator.permutation(len(batches))]
 
     def _steps(self, batches: Sequence[Batch]) -> Iterator[None]:
-        focus: Task | None = None
+        active: Task | None = None
         for task, batch in batches:
-            if task is not focus:
-                task.focus()
-                focus = task
+            if task is not active:
+                task.activate()
+                active = task
             try:
                 loss = task.update(batch)
             except TrainingError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.io.endings import RECORDS
@@ -82,15 +82,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError(f"--run {max(settings.run)}: there are {settings.runs} half splits (--runs)")
 
 
-def _work() -> Any:
-    from mltools.commands.generalise import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Rows and models",
     rank=40,
     examples=(

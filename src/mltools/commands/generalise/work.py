@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from mltools.commands.generalise import Settings
 from mltools.commands.generalise.merge import merge
-from mltools.draw import ranked
 from mltools.errors import RowsError
+from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import GeneralisationScoreRecord, HalfRecord
 from mltools.io.writer import write_table
@@ -73,7 +73,7 @@ def generalise(
         accelerator = accelerator_for(device or torch.device("cpu"), settings.precision)
         checkpoint = open_for_training(pretrained, names, seed, device=device, blocks=blocks)
         set_threads(threads, checkpoint.width)
-        inside = half(examples, settings.seed, split)
+        inside = train_half(examples, settings.seed, split)
         task = make_task(
             checkpoint,
             examples,
@@ -93,7 +93,7 @@ def generalise(
         yield from _records(task, examples, split, run)
 
 
-def half(examples: Examples, seed: int, split: int) -> NDArray[np.int64]:
+def train_half(examples: Examples, seed: int, split: int) -> NDArray[np.int64]:
     """Draw the half of the rows (the smaller half of an odd number) that a split trains on, in the order of the draw.
 
     Raises:
@@ -105,7 +105,7 @@ def half(examples: Examples, seed: int, split: int) -> NDArray[np.int64]:
 
 
 def _train(task: Task, epochs: int) -> Iterator[None]:
-    task.focus()
+    task.activate()
     for epoch in range(1, epochs + 1):
         for batch in task.batches(epoch):
             task.update(batch)

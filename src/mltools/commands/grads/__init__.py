@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.io.endings import TENSORS
 from mltools.options import (
@@ -89,15 +89,8 @@ class Settings:
     output: OutputOptions = OutputOptions()
 
 
-def _work() -> Any:
-    from mltools.commands.grads import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=30,
     examples=(

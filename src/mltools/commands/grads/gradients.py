@@ -21,7 +21,7 @@ from mltools.io.provenance import Provenance
 from mltools.io.tensors import write_tensors
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.device import HeapWatch
+from mltools.model.device import MallocTrimmer
 from mltools.model.training import cross_entropy_sum
 
 CPU_TOKENS = (96, 512)
@@ -67,7 +67,7 @@ def mean_gradients(
     noisy, clean = rows
     parameters = _block_parameters(checkpoint)
 
-    heap = HeapWatch()
+    heap = MallocTrimmer()
 
     def accumulate(group: NDArray[np.int64]) -> None:
         done = _backward(checkpoint, encoded, targets, group, settings, heap)
@@ -117,7 +117,7 @@ def _backward(
     targets: NDArray[np.int64],
     rows: NDArray[np.int64],
     settings: Settings,
-    heap: HeapWatch,
+    heap: MallocTrimmer,
 ) -> Iterator[int]:
     """Accumulate the gradient of the mean objective over the rows in the parameters' `.grad`; yields each row done."""
     device = checkpoint.runner.device

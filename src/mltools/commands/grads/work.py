@@ -15,13 +15,13 @@ import torch
 
 from mltools.commands.grads import Settings
 from mltools.commands.grads.gradients import Gradients, Progress, Rows, Sums, mean_gradients
-from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError
+from mltools.hashing import ranked
 from mltools.io.columns import RowId
 from mltools.io.examples import Examples
 from mltools.io.kinds import GradRecord
 from mltools.io.provenance import Provenance
-from mltools.io.rows import shown as in_json
+from mltools.io.rows import json_preview as in_json
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
 from mltools.model.checkpoint import Checkpoint, check_unchanged
 from mltools.model.checkpoint_loading import open_checkpoint

@@ -1,7 +1,7 @@
 """`mltools inspect`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from mltools.options import Blocks, Force, Out, Tag
 from mltools.spec import CommandSpec, Flag, Operand
@@ -33,21 +33,8 @@ class Settings:
     force: Force = False
 
 
-def _sink() -> Any:
-    from mltools.commands.inspect.work import sink
-
-    return sink
-
-
-def _work() -> Any:
-    from mltools.commands.inspect import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Utilities",
     rank=20,
     examples=(
@@ -55,7 +42,6 @@ SPEC = CommandSpec(
         "mltools inspect noisy/ clean/ --json | jq '{layer, distance}'",
         "mltools inspect states.safetensors --command",
     ),
-    sink=_sink,
     says=False,
     writes=("checkpoint", "difference", "file"),
 )

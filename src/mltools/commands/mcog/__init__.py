@@ -1,7 +1,7 @@
 """`mltools mcog`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from mltools.options import By, OutputOptions, RecordsOperand, Strict
 from mltools.spec import CommandSpec, Flag
@@ -27,15 +27,8 @@ class Settings:
     output: OutputOptions = OutputOptions()
 
 
-def _work() -> Any:
-    from mltools.commands.mcog import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Summarise",
     rank=10,
     examples=(

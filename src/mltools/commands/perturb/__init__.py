@@ -1,7 +1,7 @@
 """`mltools perturb`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.options import COUNTS, FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
@@ -64,21 +64,8 @@ def check(settings: Settings) -> None:
         raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 
 
-def _work() -> Any:
-    from mltools.commands.perturb import work
-
-    return work
-
-
-def _sink() -> Any:
-    from mltools.commands.perturb.work import RowSink
-
-    return RowSink
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Rows and models",
     rank=20,
     examples=(
@@ -86,6 +73,5 @@ SPEC = CommandSpec(
         "mltools perturb --top-classes 2 questions.jsonl -o noisy.parquet",
     ),
     released={"draw": "python"},
-    sink=_sink,
     check=lambda settings, given: check(settings),
 )

@@ -22,12 +22,12 @@ import orjson
 from numpy.typing import NDArray
 
 from mltools.commands.perturb import Settings, check
-from mltools.draw import keyed_hash, keyed_hashes
 from mltools.errors import RowsError, UsageError
+from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
-from mltools.io.rows import Block, RawRow, Values, iter_blocks, shown
+from mltools.io.rows import Block, RawRow, Values, iter_blocks, json_preview
 from mltools.io.source import Source
 from mltools.io.stdout import write_stdout
 from mltools.run import Run
@@ -188,7 +188,9 @@ def _stream(parts: Iterable[_Part], source: Source, columns: Columns, settings: 
                 continue
             classes = classes or _named_classes(settings.classes or (), [label], source)
             if label not in classes:
-                raise RowsError(f"{source.name}: label {shown(label)} (id {shown(row_id)}) is not among --classes")
+                raise RowsError(
+                    f"{source.name}: label {json_preview(label)} (id {json_preview(row_id)}) is not among --classes"
+                )
             if rank < bound:
                 others = [c for c in classes if c != label]
                 news[index] = others[choice(row_id) % len(others)]
@@ -209,7 +211,7 @@ def _named_classes(names: Sequence[str], seen: Sequence[Label], source: Source) 
         raise UsageError(f"--classes: labels of {source.name} are integers; write integers") from None
     outside = [label for label in seen if label not in classes]
     if outside:
-        raise RowsError(f"{source.name}: label {shown(outside[0])} is not among --classes")
+        raise RowsError(f"{source.name}: label {json_preview(outside[0])} is not among --classes")
     if len(classes) < 2:
         raise UsageError("--classes: name at least two classes")
     return classes
@@ -358,3 +360,6 @@ def _lines(rows: list[Values]) -> Iterator[bytes]:
     """Yield rows as JSON lines, many at a time."""
     for start in range(0, len(rows), CHUNK_ROWS):
         yield b"".join([dump_row(row) + b"\n" for row in rows[start : start + CHUNK_ROWS]])
+
+
+sink = RowSink

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from mltools.errors import UsageError
 from mltools.io.endings import FIGURES
@@ -58,27 +58,13 @@ def _check(settings: Settings, given: Collection[str]) -> None:
             raise UsageError(f"{option} is for {owner}, not for {settings.kind}")
 
 
-def _sink() -> Any:
-    from mltools.commands.plot.work import PanelSink
-
-    return PanelSink
-
-
-def _work() -> Any:
-    from mltools.commands.plot import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Summarise",
     rank=40,
     examples=(
         "mltools plot heatmap swap.jsonl",
         "mltools plot layers swap.jsonl grads.jsonl --overlay dataset -o layers.pdf",
     ),
-    sink=_sink,
     check=_check,
 )

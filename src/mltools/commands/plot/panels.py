@@ -16,7 +16,7 @@ class _Judged:
 
 @dataclass(frozen=True)
 class Grid(_Judged):
-    """Values in rows and columns, shown as shades: the window matrix, a matrix of correlations.
+    """Values in rows and columns, json_preview as shades: the window matrix, a matrix of correlations.
 
     `low` and `high` are the ends of the colour scale. `unit` says how numbers are written: `share` in percent,
     `signed` with two places and colours that part in the middle, `any` with three digits. None is undefined.

@@ -389,3 +389,6 @@ class PanelSink:
         encoding = sys.stdout.encoding or "ascii"
         style = TextStyle(stdout_colors(), ascii_only="utf" not in encoding.lower())
         write_stdout(draw_text(self._panels, style).encode(encoding, "replace"))
+
+
+sink = PanelSink

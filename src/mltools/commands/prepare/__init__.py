@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.options import FileOptions, PresetName, Seed
@@ -73,15 +73,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError(f"which task? {', '.join(task_names())}")
 
 
-def _work() -> Any:
-    from mltools.commands.prepare import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Rows and models",
     rank=10,
     examples=(

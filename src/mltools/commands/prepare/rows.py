@@ -12,7 +12,7 @@ from mltools.commands.prepare.tasks import LABEL, TOPICS, PaperTask
 from mltools.errors import NotFoundError, RowsError, UsageError
 from mltools.io.columns import Label, RowId
 from mltools.io.parquet import first_line
-from mltools.io.rows import Values, missing_column, shown
+from mltools.io.rows import Values, json_preview, missing_column
 from mltools.io.source import Source
 from mltools.io.tables import find_files, read_file
 
@@ -121,7 +121,7 @@ def _parse_row(task: PaperTask, number: int, place: str, values: Values) -> Row:
     for theirs, ours in task.columns.items():
         value = _column(place, values, theirs, ours)
         if not isinstance(value, str):
-            raise RowsError(f"{place}: {theirs} is {shown(value)}, not text")
+            raise RowsError(f"{place}: {theirs} is {json_preview(value)}, not text")
         texts[ours] = value
     label = _column(place, values, task.label, LABEL)
     row = Row(values.get("id", number), {name: texts[name] for name in sorted(texts, key=_rank)}, "")
@@ -129,7 +129,7 @@ def _parse_row(task: PaperTask, number: int, place: str, values: Values) -> Row:
         return replace(row, label=_label(task, place, label))
     topics = [label] if LABEL in values and isinstance(label, str) else label
     if not isinstance(topics, list | tuple) or not all(isinstance(topic, str) for topic in topics):
-        raise RowsError(f"{place}: topics is {shown(label)}, not a list of texts (CSV cannot hold one)")
+        raise RowsError(f"{place}: topics is {json_preview(label)}, not a list of texts (CSV cannot hold one)")
     return replace(row, topics=tuple(topics))
 
 
@@ -158,4 +158,4 @@ def _label(task: PaperTask, place: str, value: object) -> Label:
         return int(value)
     if not task.names and not task.numbered and isinstance(value, str):
         return value
-    raise RowsError(f"{place}: label {shown(value)} is no class of {task.name}")
+    raise RowsError(f"{place}: label {json_preview(value)} is no class of {task.name}")

@@ -19,9 +19,9 @@ from mltools import console
 from mltools.commands.prepare import Settings
 from mltools.commands.prepare.rows import HubReader, Inputs, LocalReader, Read, Row, parse
 from mltools.commands.prepare.tasks import TASKS, TOPICS, PaperTask
-from mltools.draw import ranked
 from mltools.errors import RowsError, UsageError
-from mltools.io.rows import shown
+from mltools.hashing import ranked
+from mltools.io.rows import json_preview
 from mltools.run import Run
 from mltools.spec import one_of
 
@@ -149,7 +149,7 @@ def _most_frequent(labels: Iterable[Any]) -> list[Any]:
 
 def _index(names: Sequence[str], row: Row) -> int:
     if row.label not in names:
-        raise RowsError(f"row {shown(row.id)}: label {shown(row.label)} does not occur in training")
+        raise RowsError(f"row {json_preview(row.id)}: label {json_preview(row.label)} does not occur in training")
     return names.index(str(row.label))
 
 

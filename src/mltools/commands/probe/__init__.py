@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from mltools.errors import UsageError
 from mltools.options import (
@@ -104,15 +104,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError("--events compares label with original_label: leave --target and --baseline out")
 
 
-def _work() -> Any:
-    from mltools.commands.probe import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=50,
     examples=(

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from mltools import console
 from mltools.commands.probe import Settings, TargetName
 from mltools.commands.probe.probes import Diverged, Ints, Job, Progress, Split, Target, f1_scores, train_probes
-from mltools.draw import ranked
 from mltools.errors import RowsError, TrainingError
+from mltools.hashing import ranked
 from mltools.io.columns import RowId
 from mltools.io.examples import NO_NOISY
 from mltools.io.kinds import EventRecord, ProbeRecord
-from mltools.io.rows import shown
+from mltools.io.rows import json_preview
 from mltools.io.source import Source
 from mltools.io.states import States, open_states
 from mltools.model.cost import Shape, WorkItem, shape_of_states
@@ -305,7 +305,7 @@ def _baseline_scores(
     place = {row_id: position for position, row_id in enumerate(baseline.rows.ids)}
     order = [place.get(row_id) for row_id in states.rows.ids]
     if None in order or len(place) != len(order):
-        found = shown(states.rows.ids[order.index(None)]) if None in order else f"{len(place)} rows"
+        found = json_preview(states.rows.ids[order.index(None)]) if None in order else f"{len(place)} rows"
         raise RowsError(
             f"{baseline.name}: not the rows of {states.name} ({found}); take both states from the same rows"
         )
@@ -327,12 +327,12 @@ def _target(states: States, name: TargetName, settings: Settings) -> Target:
     if name == "original_label" and unknown.any():
         raise RowsError(
             f"{states.name}: {int(unknown.sum())} noisy rows have no other original_label (first: row id "
-            f"{shown(rows.ids[int(unknown.argmax())])}), which a probe for it needs"
+            f"{json_preview(rows.ids[int(unknown.argmax())])}), which a probe for it needs"
         )
     classes, labels = np.unique(getattr(rows, name), return_inverse=True)
     if len(classes) < 2:
         raise RowsError(f"{states.name}: one class only ({rows.names[classes[0]]}); a probe for {name} needs two")
-    names = tuple(f"{name} {shown(rows.names[index])}" for index in classes)
+    names = tuple(f"{name} {json_preview(rows.names[index])}" for index in classes)
     return Target(names, labels.astype(np.int64), (1.0,) * len(classes))
 
 

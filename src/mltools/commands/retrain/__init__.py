@@ -1,7 +1,7 @@
 """`mltools retrain`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from mltools.options import (
     ColumnOptions,
@@ -59,15 +59,8 @@ class Settings:
     output: OutputOptions = OutputOptions()
 
 
-def _work() -> Any:
-    from mltools.commands.retrain import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=20,
     examples=(

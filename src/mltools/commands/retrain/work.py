@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from mltools import console
 from mltools.commands.retrain import Settings
-from mltools.draw import ranked
 from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record

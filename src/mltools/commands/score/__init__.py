@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from mltools.errors import UsageError
 from mltools.options import OutputOptions, Per, RecordsOperand, Strict, parse_names
@@ -48,15 +48,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         parse_layers(settings.truth)
 
 
-def _work() -> Any:
-    from mltools.commands.score import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Summarise",
     rank=30,
     examples=(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.io.endings import TENSORS
 from mltools.options import (
@@ -63,27 +63,13 @@ class Settings:
     provenance: ProvenanceFile = None
 
 
-def _sink() -> Any:
-    from mltools.sinks import NoSink
-
-    return NoSink
-
-
-def _work() -> Any:
-    from mltools.commands.states import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=40,
     examples=(
         "mltools states noisy/ noisy.jsonl -o states.safetensors",
         "mltools states noisy/ noisy.jsonl | mltools centroid > centroid.jsonl",
     ),
-    sink=_sink,
     writes=("work",),
 )

@@ -7,6 +7,9 @@ from mltools.io.states import states_output
 from mltools.model.cost import WorkItem
 from mltools.model.states import Extraction, plan
 from mltools.run import Run
+from mltools.sinks import NoSink
+
+sink = NoSink
 
 
 def items(run: Run) -> list[WorkItem]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.options import (
@@ -78,15 +78,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
 
 
-def _work() -> Any:
-    from mltools.commands.swap import work
-
-    return work
-
-
 SPEC = CommandSpec(
     Settings,
-    _work,
     heading="Localise",
     rank=10,
     examples=(

@@ -197,9 +197,9 @@ def window_logits(
     """Yield (index of the window, logits (batch, classes) in float32) for each window, in the order of the walk."""
     with torch.inference_mode():
         recording = noisy.runner.record(batch)
-        walk = _Walk(noisy, clean, recording)
+        walk = _WindowTree(noisy, clean, recording)
         members = [(index, frozenset(window.layers)) for index, window in enumerate(windows)]
-        for index, states in walk.below(1, recording.states[0], members, pristine=True):
+        for index, states in walk.visit(1, recording.states[0], members, unmodified=True):
             yield index, noisy.runner.tail(recording, states).float()
 
 
@@ -271,15 +271,15 @@ def _share(hits: NDArray[np.bool_]) -> float:
 
 
 @dataclass
-class _Walk:
+class _WindowTree:
     """Walks the tree of windows for one batch, depth first, holding one state a layer at most."""
 
     noisy: Checkpoint
     clean: Checkpoint
     recording: Recording
 
-    def below(
-        self, layer: int, states: Tensor, members: list[tuple[int, frozenset[int]]], *, pristine: bool
+    def visit(
+        self, layer: int, states: Tensor, members: list[tuple[int, frozenset[int]]], *, unmodified: bool
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield (index of the window, states after the last block) of each member.
 
@@ -287,7 +287,7 @@ class _Walk:
             layer: the next block to apply.
             states: what goes into it, the same for all members.
             members: windows that agree below `layer`, as (index, layers).
-            pristine: whether all blocks so far were NOISY's, so that the recorded states serve.
+            unmodified: whether all blocks so far were NOISY's, so that the recorded states serve.
         """
         if layer > self.noisy.n_layers:
             yield from ((index, states) for index, _ in members)
@@ -295,11 +295,11 @@ class _Walk:
         swapped = [member for member in members if layer in member[1]]
         kept = [member for member in members if layer not in member[1]]
         if kept:
-            after = self.recording.states[layer] if pristine else self._apply(layer, states, self.noisy)
-            yield from self.below(layer + 1, after, kept, pristine=pristine)
+            after = self.recording.states[layer] if unmodified else self._apply(layer, states, self.noisy)
+            yield from self.visit(layer + 1, after, kept, unmodified=unmodified)
         if swapped:
             after = self._apply(layer, states, self.clean)
-            yield from self.below(layer + 1, after, swapped, pristine=False)
+            yield from self.visit(layer + 1, after, swapped, unmodified=False)
 
     def _apply(self, layer: int, states: Tensor, source: Checkpoint) -> Tensor:
         return self.noisy.runner.apply(self.recording, layer, states, source.stack.modules[layer - 1])
