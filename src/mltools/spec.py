@@ -320,7 +320,8 @@ class CommandSpec:
     """A command: its settings, and what the help says besides.
 
     Its work is the module `work` beside the declaration, or the declaration's own module: `run(run)` yields what the
-    command writes, `items(run)` lists the work for --dry-run, and `sink(run)` takes the results where they are no records.
+    command writes, `items(run)` lists the work for --dry-run, and `sink(run)` takes the results where they are
+    no records.
 
     Attributes:
         settings: the settings class; its docstring is the help's text, one imperative line first.

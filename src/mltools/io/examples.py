@@ -177,10 +177,10 @@ def contradiction(label: Label, original: Label) -> str:
     """Say that a row's `noisy` contradicts its labels, and how to mend it."""
     if label == original:
         return (
-            f'"noisy" is true, but label and original_label are both {json_preview(label)}; leave original_label out where '
-            "the right label is unknown, or noisy where the label is right"
+            f'"noisy" is true, but label and original_label are both {json_preview(label)}; leave original_label out '
+            "where the right label is unknown, or noisy where the label is right"
         )
     return (
-        f'"noisy" is false, but label is {json_preview(label)} and original_label {json_preview(original)}; set noisy to true, or '
-        "leave original_label out"
+        f'"noisy" is false, but label is {json_preview(label)} and original_label {json_preview(original)}; set noisy to '
+        "true, or leave original_label out"
     )

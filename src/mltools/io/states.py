@@ -215,8 +215,8 @@ class States:
         denied = ~noisy & (label != original)
         if denied.any():
             raise RowsError(
-                f"{self.name}: row id {json_preview(ids[int(denied.argmax())])} is not noisy, though its label differs from "
-                "its original_label; take the states again, from rows whose columns agree"
+                f"{self.name}: row id {json_preview(ids[int(denied.argmax())])} is not noisy, though its label differs "
+                "from its original_label; take the states again, from rows whose columns agree"
             )
         return RowTable(ids, label, original, noisy, names)
 

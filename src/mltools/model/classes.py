@@ -31,8 +31,8 @@ def target_indices(labels: Sequence[Label], names: Sequence[str], where: Example
         return np.array(labels, dtype=np.int64)
     row = next(i for i, label in enumerate(labels) if label in unknown)
     raise RowsError(
-        f"{where.source.name}: label {json_preview(unknown[0])} (row id {json_preview(where.ids[row])}) is no class of the "
-        f"checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
+        f"{where.source.name}: label {json_preview(unknown[0])} (row id {json_preview(where.ids[row])}) is no class of "
+        f"the checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
     )
 
 
