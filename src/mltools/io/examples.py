@@ -181,6 +181,6 @@ def contradiction(label: Label, original: Label) -> str:
             "where the right label is unknown, or noisy where the label is right"
         )
     return (
-        f'"noisy" is false, but label is {json_preview(label)} and original_label {json_preview(original)}; set noisy to '
-        "true, or leave original_label out"
+        f'"noisy" is false, but label is {json_preview(label)} and original_label {json_preview(original)}; set noisy '
+        "to true, or leave original_label out"
     )

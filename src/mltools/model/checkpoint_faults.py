@@ -66,8 +66,8 @@ def check_classes(checkpoint: Checkpoint) -> None:
     kind = getattr(checkpoint.model.config, "problem_type", None)
     if kind not in (None, SINGLE_LABEL):
         raise CheckpointError(
-            f"{checkpoint.name}: config.json says problem_type {json_preview(kind)}, but one class a row is read from a "
-            f'head; if this one chooses a single class, write "{SINGLE_LABEL}" there'
+            f"{checkpoint.name}: config.json says problem_type {json_preview(kind)}, but one class a row is read from "
+            f'a head; if this one chooses a single class, write "{SINGLE_LABEL}" there'
         )
 
 
