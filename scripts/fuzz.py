@@ -28,7 +28,7 @@ GUIDED = (
     "mltools.io.columns",
     "mltools.io.examples",
     "mltools.io.groups",
-    "mltools.windows",
+    "mltools.layers",
     "mltools.analysis.carried",
     "mltools.analysis.layer_scores",
     "mltools.analysis.measured",

@@ -27,8 +27,8 @@ from mltools.io.rewrite import dump_row, write_parquet_rows
 from mltools.io.rows import iter_blocks, iter_rows
 from mltools.io.source import Source
 from mltools.io.tables import read_file
+from mltools.layers import parse_layers, parse_windows
 from mltools.spec import bare
-from mltools.windows import parse_layers, parse_windows
 
 CORPUS = Path(__file__).parent / "corpus"
 

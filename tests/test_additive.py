@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from mltools.analysis.additive import TINY, Additive, solve
+from mltools.analysis.additive import TINY, Additive, solve_additive
 from mltools.analysis.layer_scores import centre_of_gravity
-from mltools.windows import Span, all_windows, layer_scores
+from mltools.layers import Span, all_windows, layer_scores
 
 Errors = dict[Span, float]
 shares = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
@@ -38,7 +38,7 @@ def matrix(spans: Sequence[Span], n_layers: int) -> Any:
 
 
 def solved(errors: Errors, n_layers: int) -> tuple[tuple[float, ...], float, float]:
-    found = solve(errors, n_layers)
+    found = solve_additive(errors, n_layers)
     assert found.weights is not None and found.offset is not None and found.residual is not None, found.reason
     return found.weights, found.offset, found.residual
 
@@ -65,7 +65,7 @@ def noisy_sweeps(draw: st.DrawFn) -> tuple[Errors, int]:
 def test_the_window_mean_of_memory_in_layer_1_of_12_says_4_293_and_the_solution_1() -> None:
     errors = planted(12, 1)
     assert centre_of_gravity(layer_scores(errors, 12)) == pytest.approx(4.293, abs=5e-4)
-    found = solve(errors, 12)
+    found = solve_additive(errors, 12)
     assert found.centre == pytest.approx(1, abs=1e-9)
     assert found.reason is None
     assert found.weights == pytest.approx([1.0] + [0.0] * 11, abs=1e-9)
@@ -77,7 +77,7 @@ def test_the_window_mean_of_memory_in_layer_1_of_12_says_4_293_and_the_solution_
 def test_memory_in_one_layer_alone_gives_that_layer(n_layers: int) -> None:
     for layer in range(1, n_layers + 1):
         for offset in (0.0, 0.1):
-            found = solve(planted(n_layers, layer, offset=offset), n_layers)
+            found = solve_additive(planted(n_layers, layer, offset=offset), n_layers)
             assert found.centre == pytest.approx(layer, abs=1e-9)
             assert found.offset == pytest.approx(offset, abs=1e-9)
 
@@ -85,14 +85,14 @@ def test_memory_in_one_layer_alone_gives_that_layer(n_layers: int) -> None:
 @pytest.mark.parametrize("n_layers", [6, 12, 24])
 @pytest.mark.parametrize("value", [0.0, 0.3, 1e-200, 7e100])
 def test_errors_that_are_equal_are_all_offset_and_have_no_centre(n_layers: int, value: float) -> None:
-    found = solve(sweep(n_layers, lambda start, end: value), n_layers)
+    found = solve_additive(sweep(n_layers, lambda start, end: value), n_layers)
     assert found.weights == (0.0,) * n_layers
     assert found.offset == pytest.approx(value)
     assert (found.centre, found.reason) == (None, "all weights are zero")
 
 
 def test_errors_below_0_have_no_weights() -> None:
-    found = solve(sweep(6, lambda start, end: -1.0 - (start <= 3 <= end)), 6)
+    found = solve_additive(sweep(6, lambda start, end: -1.0 - (start <= 3 <= end)), 6)
     assert (found.weights, found.offset, found.centre) == ((0.0,) * 6, 0.0, None)
     assert found.residual is not None and found.residual > 1
 
@@ -101,11 +101,13 @@ def test_either_of_two_layers_and_both_have_weight_on_these_two_and_a_residual()
     """Neither is a sum over layers: the layers are found, but their shares and so the centre follow the windows."""
     found = {}
     for n_layers in (6, 12):
-        found["either", n_layers] = solve(
+        found["either", n_layers] = solve_additive(
             sweep(n_layers, lambda start, end: float(start <= 2 <= end or start <= 5 <= end)), n_layers
         )
-        found["both", n_layers] = solve(sweep(n_layers, lambda start, end: float(start <= 2 and end >= 5)), n_layers)
-        found["sum", n_layers] = solve(additive([0, 0.5, 0, 0, 0.5] + [0] * (n_layers - 5)), n_layers)
+        found["both", n_layers] = solve_additive(
+            sweep(n_layers, lambda start, end: float(start <= 2 and end >= 5)), n_layers
+        )
+        found["sum", n_layers] = solve_additive(additive([0, 0.5, 0, 0, 0.5] + [0] * (n_layers - 5)), n_layers)
     for one in found.values():
         assert [layer for layer, weight in enumerate(one.weights or (), start=1) if weight] == [2, 5]
     centres = {key: one.centre for key, one in found.items()}
@@ -137,13 +139,13 @@ def test_what_is_additive_is_found_exactly(model: tuple[list[float], float]) -> 
 def test_equal_shares_in_two_layers_give_their_mean(n_layers: int, data: st.DataObject) -> None:
     p, q = (data.draw(st.integers(1, n_layers)) for _ in range(2))
     errors = sweep(n_layers, lambda start, end: 0.5 * (start <= p <= end) + 0.5 * (start <= q <= end))
-    assert solve(errors, n_layers).centre == pytest.approx((p + q) / 2, abs=1e-9)
+    assert solve_additive(errors, n_layers).centre == pytest.approx((p + q) / 2, abs=1e-9)
 
 
 @given(noisy_sweeps(), st.floats(0, 10))
 def test_a_constant_added_to_all_windows_changes_the_offset_alone(drawn: tuple[Errors, int], more: float) -> None:
     errors, n_layers = drawn
-    before = solve(errors, n_layers)
+    before = solve_additive(errors, n_layers)
     assume(before.offset)  # at 0 it may be held there, and then a constant is room for it
     assert before.weights is not None and before.offset is not None
     weights, offset, residual = solved({span: error + more for span, error in errors.items()}, n_layers)
@@ -157,10 +159,10 @@ def test_scaled_errors_scale_the_solution_and_by_a_power_of_two_exactly(
     drawn: tuple[Errors, int], power: int, factor: float
 ) -> None:
     errors, n_layers = drawn
-    before = solve(errors, n_layers)
+    before = solve_additive(errors, n_layers)
     assume(before.weights is not None)
     weights, offset, residual = solved(errors, n_layers)
-    doubled = solve({span: error * 2.0**power for span, error in errors.items()}, n_layers)
+    doubled = solve_additive({span: error * 2.0**power for span, error in errors.items()}, n_layers)
     assert doubled.weights == tuple(weight * 2.0**power for weight in weights)
     assert (doubled.offset, doubled.residual) == (offset * 2.0**power, residual * 2.0**power)
     assert doubled.centre == before.centre
@@ -175,12 +177,12 @@ def test_the_order_of_windows_does_not_matter(drawn: tuple[Errors, int], rng: ra
     errors, n_layers = drawn
     items = list(errors.items())
     rng.shuffle(items)
-    assert solve(dict(items), n_layers) == solve(errors, n_layers)
+    assert solve_additive(dict(items), n_layers) == solve_additive(errors, n_layers)
 
 
 @given(noisy_sweeps())
 def test_the_centre_lies_in_1_to_l(drawn: tuple[Errors, int]) -> None:
-    found = solve(*drawn)
+    found = solve_additive(*drawn)
     assert found.centre is None or 1 <= found.centre <= drawn[1]
     assert (found.centre is None) == (found.reason is not None)
 
@@ -191,7 +193,7 @@ def test_it_is_the_non_negative_least_squares_solution_and_there_is_one_where_th
 ) -> None:
     errors, n_layers = drawn
     columns, values = matrix(list(errors), n_layers), np.array(list(errors.values()))
-    found = solve(errors, n_layers)
+    found = solve_additive(errors, n_layers)
     assert (found.weights is not None) == (np.linalg.matrix_rank(columns) == n_layers + 1)
     if found.weights is not None:
         expected, norm = nnls(columns, values)
@@ -226,7 +228,7 @@ def test_windows_that_do_not_determine_every_layer_give_nothing_and_say_why(
     spans: list[Span], n_layers: int, reason: str
 ) -> None:
     for value in (0.0, 0.5):
-        found = solve(dict.fromkeys(spans, value), n_layers)
+        found = solve_additive(dict.fromkeys(spans, value), n_layers)
         assert found == Additive(None, None, None, None, reason)
 
 
@@ -258,13 +260,13 @@ def test_some_whole_widths_determine_everything() -> None:
 )
 def test_it_refuses_what_is_no_sweep(errors: Errors, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        solve(errors, 3)
+        solve_additive(errors, 3)
 
 
 @pytest.mark.parametrize("size", [5e-324, 1e-310, 1e308, sys.float_info.max])
 def test_errors_of_any_size_have_a_centre(size: float) -> None:
     for layer in range(1, 13):
-        found = solve(planted(12, layer, size), 12)
+        found = solve_additive(planted(12, layer, size), 12)
         assert found.centre == pytest.approx(layer, abs=1e-9)
         assert found.weights is not None and max(found.weights) == pytest.approx(size)
         assert found.residual == pytest.approx(0, abs=1e-9 * size)
@@ -272,7 +274,7 @@ def test_errors_of_any_size_have_a_centre(size: float) -> None:
 
 @given(noisy_sweeps())
 def test_no_weight_exceeds_the_largest_error(drawn: tuple[Errors, int]) -> None:
-    found = solve(*drawn)
+    found = solve_additive(*drawn)
     if found.weights is not None and found.offset is not None and found.residual is not None:
         assert max(found.offset, *found.weights) <= max(0, *drawn[0].values()) * (1 + 1e-12)
         assert found.residual <= max(map(abs, drawn[0].values()))

@@ -226,12 +226,13 @@ def test_control_characters_of_rows_never_reach_the_terminal(cli: Cli, tmp_path:
 
 
 def test_file_names_that_are_not_utf8(tmp_path: Path) -> None:
+    """No provenance could name them: they are refused at the start, be there such a file or not."""
     path = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
-    result = subprocess.run([*PYTHON, "perturb", path], capture_output=True)
-    assert (result.returncode, result.stderr.count(b"\n")) == (5, 1)
-    Path(os.fsdecode(path)).write_bytes(b'{"label":0}\n{"label":1}\n')
-    result = subprocess.run([*PYTHON, "perturb", path, "--rate", "1"], capture_output=True)
-    assert (result.returncode, len(result.stdout.splitlines())) == (0, 2)
+    for there in (False, True):
+        if there:
+            Path(os.fsdecode(path)).write_bytes(b'{"label":0}\n{"label":1}\n')
+        result = subprocess.run([*PYTHON, "perturb", path], capture_output=True)
+        assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (2, b"", 1)
 
 
 def test_ascii_locale(rows: Path, tmp_path: Path) -> None:

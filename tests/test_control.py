@@ -29,12 +29,12 @@ from mltools.commands.retrain.work import retrain
 from mltools.commands.swap.work import swap
 from mltools.io.examples import read_examples
 from mltools.io.outputs import state_folder
+from mltools.layers import layer_scores
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head
 from mltools.model.training import Training
 from mltools.spec import bare
-from mltools.windows import layer_scores
 
 Tiny = Callable[..., Path]
 Train = Callable[..., dict[str, Tensor]]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import mltools
 from claims import Step, faults, script, steps
 from conftest import COMMANDS, Shell, make_tokenizer, write_jsonl
 
@@ -195,9 +196,15 @@ def test_python_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     namespace: dict[str, Any] = {}
     for block in blocks(DOCS / "api.md", "python"):
         exec(compile(block, "docs/api.md", "exec"), namespace)
-    out = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in out[:2]] == ["1-2", "3"]
-    assert out[-1] == "no such folder: ./nowhere 5"
+    out = capsys.readouterr().out
+    assert "shape: (2, 3)" in out and "memorisation_error" in out
+    assert out.splitlines()[-1] == "no such folder: ./nowhere 5"
+    named = {name for line in blocks_of_table(DOCS / "api.md") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(mltools.__all__)
+
+
+def blocks_of_table(page: Path) -> list[str]:
+    return [line for line in page.read_text().splitlines() if line.startswith("| `")]
 
 
 # -- the examples in help -----------------------------------------------------------------------------

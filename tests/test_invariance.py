@@ -32,12 +32,12 @@ from mltools.commands.swap.work import SwapResult, swap
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.source import Source
+from mltools.layers import Window
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
 from mltools.model.states import Extraction, open_for_states, read_table, states
 from mltools.spec import bare
-from mltools.windows import Window
 
 TOLERANCE = 1e-5
 """Of a number, relative to the largest of its kind."""

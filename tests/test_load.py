@@ -141,7 +141,7 @@ from pathlib import Path
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.commands.swap.work import swap
-from mltools.windows import Window
+from mltools.layers import Window
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()

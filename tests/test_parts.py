@@ -13,9 +13,9 @@ from conftest import ARCHITECTURES, Cli
 from mltools.commands.swap.work import take_part, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
+from mltools.layers import Window, all_windows
 from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]
 ATTENTION = ("query", "key", "value", "q_lin", "q_proj", "c_attn", "Wqkv", "query_key_value", "out_proj", "o_proj")

@@ -21,13 +21,13 @@ from mltools.errors import RowsError
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
+from mltools.layers import Window, all_windows
 from mltools.model.blocks import HEAD
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.training import epoch_batches
 from mltools.spec import bare
-from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]
 FULL = Window((1, 2, 3, 4))

@@ -18,9 +18,9 @@ from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
 from mltools.commands.swap.work import SwapResult, swap, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import NO_NOISY, read_examples
+from mltools.layers import Window, all_windows
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
-from mltools.windows import Window, all_windows
 
 Tiny = Callable[..., Path]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, Cli
 from mltools.errors import UsageError
-from mltools.windows import (
+from mltools.layers import (
     Span,
     Window,
     all_windows,

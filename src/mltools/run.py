@@ -40,8 +40,26 @@ T = TypeVar("T")
 class Run:
     """What a command was told, and all that its work needs of the world outside."""
 
-    def __init__(self, name: str, spec: CommandSpec, settings: Any, command: Sequence[str] = ()) -> None:
-        """Start a run of the command `name` with its settings; `command` is the line that makes its outputs again."""
+    def __init__(
+        self,
+        name: str,
+        spec: CommandSpec,
+        settings: Any,
+        command: Sequence[str] = (),
+        opened: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start a run of the command `name` with its settings.
+
+        Args:
+            name: of the command.
+            spec: its declaration.
+            settings: what was given, settled.
+            command: the line that makes its outputs again.
+            opened: checkpoints and rows that a Python caller hands over, by the operands' names; None for the
+                command line, which shows progress.
+        """
+        self.opened: Mapping[str, Any] = opened or {}
+        self._shows_progress = opened is None
         self.name, self.spec, self.settings = name, spec, settings
         self.fields: dict[str, Field] = {each.name: each for each in flatten(spec.settings)}
         self.tags: Mapping[str, Any] = {}
@@ -85,6 +103,9 @@ class Run:
         Raises:
             RowsError, NotFoundError: they cannot be read.
         """
+        if "rows" in self.opened:
+            examples: Examples = self.opened["rows"]
+            return examples
         given = self.get("rows")
         path = (given[0] if given else None) if isinstance(given, tuple) else given
         return self.examples("rows", open_source(path), self.columns)
@@ -152,11 +173,11 @@ class Run:
         from mltools.model.opened import Model
 
         if role not in self._models:
-            made = Model(
-                self.get(role), self.device, self.get("blocks"), self.get("threads"), self.get("offload", False)
-            )
+            given = self.opened.get(role, self.get(role))
+            made = Model(given, self.device, self.get("blocks"), self.get("threads"), self.get("offload", False))
             self._models[role] = made
-            self.inputs[as_role or role] = {"path": made.name, "sha256": made.sha256}
+            if role not in self.opened:  # what is open may be other than its files
+                self.inputs[as_role or role] = {"path": made.name, "sha256": made.sha256}
         return self._models[role]
 
     @cached_property
@@ -184,8 +205,13 @@ class Run:
         return self.provenance.by(mark.names[-1])
 
     @property
-    def digest(self) -> str:
-        """Digest of what decides the results: settings, checkpoints, and rows in whatever order and form."""
+    def digest(self) -> str | None:
+        """Digest of what decides the results: settings, checkpoints, and rows in whatever order and form.
+
+        None where a checkpoint was handed over opened: its weights may be other than its files'.
+        """
+        if any(role != "rows" for role in self.opened):
+            return None
         inputs = {**self.inputs, "rows": {"sha256": self.rows.digest()}}
         return Provenance(self.name, plain_settings(self.settings, neutral=False), inputs=inputs).run
 
@@ -205,7 +231,7 @@ class Run:
     # -- while it goes --------------------------------------------------------------------------------
     def track(self, items: Iterable[T], total: int, unit: str = "rows", label: str | None = None) -> Iterator[T]:
         """Pass items on while showing progress."""
-        return console.track(items, total, label or self.name, unit)
+        return console.track(items, total, label or self.name, unit) if self._shows_progress else iter(items)
 
     def report(self, **facts: object) -> None:
         """Add to the summary."""

@@ -6,7 +6,7 @@ from mltools.errors import RowsError
 from mltools.io.groups import GROUPING, tags_of
 from mltools.io.records import Record
 from mltools.io.writer import Tags
-from mltools.windows import Window, parse_layers
+from mltools.layers import Window, parse_layers
 
 
 def finished(records: Iterable[Record], tool: str, part: str, tags: Tags) -> list[Record]:

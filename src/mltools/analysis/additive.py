@@ -28,7 +28,7 @@ from itertools import accumulate, repeat
 from math import frexp, hypot, isfinite, ldexp, sqrt
 from operator import itemgetter, mul, sub
 
-from mltools.windows import Span, format_layers
+from mltools.layers import Span, format_layers
 
 _Rows = list[list[float]]
 
@@ -57,7 +57,7 @@ class Additive:
     reason: str | None
 
 
-def solve(errors: Mapping[Span, float], n_layers: int) -> Additive:
+def solve_additive(errors: Mapping[Span, float], n_layers: int) -> Additive:
     """Solve error(window) ≈ b + Σ c_l over its layers, c ≥ 0 and b ≥ 0, by least squares.
 
     The order of the windows does not matter: they are sorted. Errors times a power of two give exactly that multiple,

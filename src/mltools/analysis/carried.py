@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from mltools.io.records import Records
-from mltools.windows import format_layers
+from mltools.layers import format_layers
 
 _COLUMNS: dict[str, type] = {"valid": bool, "valid_reason": str, "widths": str}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import frexp, ldexp
 from typing import Any
 
-from mltools.analysis.additive import solve
+from mltools.analysis.additive import solve_additive
 from mltools.analysis.measured import Measured, measure
 from mltools.errors import RowsError
 from mltools.io.kinds import CogRecord, LayerRecord
@@ -80,7 +80,7 @@ def _solved(group: Measured) -> dict[str, Any]:
         reason = f"more than {MOST_SOLVED} layers"
     if reason is not None:
         return {"solved_reason": reason}
-    found = solve(group.values(), group.n_layers)
+    found = solve_additive(group.values(), group.n_layers)
     return {
         "m_cog_solved": found.centre,
         "offset": found.offset,

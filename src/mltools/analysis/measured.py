@@ -18,8 +18,8 @@ from mltools.analysis.carried import Carried
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
 from mltools.io.records import Record, Records
+from mltools.layers import Span, check_whole, format_layers, layer_scores
 from mltools.sweep import scaled
-from mltools.windows import Span, check_whole, format_layers, layer_scores
 
 Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 

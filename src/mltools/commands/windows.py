@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from mltools.layers import check_width, format_layers
 from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag, Operand
-from mltools.windows import check_width, format_layers
 
 
 @dataclass(frozen=True)

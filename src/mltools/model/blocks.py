@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mltools.errors import CheckpointError, UsageError
-from mltools.windows import parse_layers
+from mltools.layers import parse_layers
 
 EMBEDDINGS: Literal["embeddings"] = "embeddings"
 HEAD: Literal["head"] = "head"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from mltools.errors import OUT_OF_MEMORY, CheckpointError
+from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.runner import Pooling, Runner
 from mltools.model.trial import untouched
-from mltools.windows import Window
 
 TOLERANCE = 1e-3
 """Relative to the largest value, if that is over 1."""

@@ -30,6 +30,11 @@ class Model:
         """What it is called in messages."""
         return self.given.name if isinstance(self.given, Checkpoint) else str(self.given)
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether it belongs to the caller, who has it open."""
+        return isinstance(self.given, Checkpoint)
+
     @cached_property
     def sha256(self) -> str:
         """Digest of its files, taken once.

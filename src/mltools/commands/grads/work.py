@@ -28,12 +28,13 @@ from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import self_check
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.device import set_threads
+from mltools.model.opened import Model
 from mltools.model.validity import Validity, measure, read_labels
 from mltools.run import Run
 from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
+CPU = torch.device("cpu")
 
 NORMS = ("l1", "l2")
 GROUPS = ("noisy", "clean", "difference")
@@ -56,7 +57,7 @@ class Tensors:
 
 
 def grads(
-    checkpoint: str,
+    checkpoint: str | Model,
     examples: Examples,
     settings: Settings = DEFAULTS,
     *,
@@ -100,9 +101,8 @@ def grads(
         RowsError: no noisy rows, or too few clean ones.
         TrainingError: a gradient that is not finite.
     """
-    opened = open_checkpoint(checkpoint, device=device, blocks=blocks)
-    check_unchanged(opened, provenance, "checkpoint")
-    set_threads(threads, opened.width)
+    model = checkpoint if isinstance(checkpoint, Model) else Model(checkpoint, device or CPU, blocks, threads)
+    opened = model.open()
     tensors = find_tensors(opened, settings)
     rows = choose_rows(examples, settings, clean_ids)
     encoded = opened.encode(examples, settings.max_length)
@@ -114,7 +114,8 @@ def grads(
     own = mean_gradients(
         opened, encoded, targets, rows, settings, save=save, replace=replace, provenance=provenance, progress=progress
     )
-    opened.model.to("meta")  # only its shapes are still needed
+    if not model.is_lent:
+        opened.model.to("meta")  # only its shapes are still needed
     other = None
     if frozen is not None:
         divisor = open_checkpoint(frozen, device=device, blocks=blocks)
@@ -261,7 +262,7 @@ def run(run: Run) -> Iterator[GradRecord]:
     settings: Settings = run.settings
     record = None
     for record in grads(
-        settings.checkpoint,
+        run.model("checkpoint"),
         run.rows,
         settings,
         frozen=settings.frozen,

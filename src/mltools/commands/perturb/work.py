@@ -363,3 +363,9 @@ def _lines(rows: list[Values]) -> Iterator[bytes]:
 
 
 sink = RowSink
+
+
+def in_python(blocks: Iterable[bytes | list[Values]]) -> list[Values]:
+    """Give the rows of a Python call, as columns."""
+    found = one_by_one(iter(blocks))
+    return [orjson.loads(row) if isinstance(row, bytes) else row for row in found]

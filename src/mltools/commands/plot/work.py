@@ -20,9 +20,9 @@ from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
 from mltools.io.records import Record, Records
 from mltools.io.stdout import write_stdout
+from mltools.layers import window_means
 from mltools.run import Run
 from mltools.sinks import stdout_colors, to_stdout
-from mltools.windows import window_means
 
 Point = tuple[float, float, float]
 """A value and the ends of the band around it."""
@@ -392,3 +392,8 @@ class PanelSink:
 
 
 sink = PanelSink
+
+
+def in_python(panels: list[Panel]) -> str:
+    """Give what a Python call drew, as text; nothing of a picture, which is in its file."""
+    return draw_text(panels, TextStyle(0, ascii_only=False)) if panels else ""

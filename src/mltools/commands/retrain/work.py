@@ -20,6 +20,7 @@ from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record
+from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.batches import Batch
 from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoint import Checkpoint
@@ -39,7 +40,6 @@ from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 from mltools.run import Run
 from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
-from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
 

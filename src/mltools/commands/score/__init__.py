@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mltools.errors import UsageError
+from mltools.layers import parse_layers
 from mltools.options import OutputOptions, Per, RecordsOperand, Strict, parse_names
 from mltools.spec import CommandSpec, Flag
-from mltools.windows import parse_layers
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from mltools.commands.score import Settings
 from mltools.errors import RowsError, UsageError
 from mltools.io.kinds import ScoreRecord
 from mltools.io.records import Records
+from mltools.layers import parse_layers
 from mltools.run import Run
-from mltools.windows import parse_layers
 
 
 @dataclass

@@ -22,6 +22,7 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record
+from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.batches import Batch, Encoded
 from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoint import Checkpoint
@@ -35,7 +36,6 @@ from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels
 from mltools.run import Run
 from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
-from mltools.windows import Window, all_windows, parse_windows
 
 DEFAULTS = bare(Settings)
 
