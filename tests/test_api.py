@@ -25,7 +25,7 @@ def test_exported_names() -> None:
     }
     assert all(getattr(mltools, name) is not None for name in mltools.__all__)
     with pytest.raises(AttributeError):
-        _ = mltools.nonsense  # type: ignore[attr-defined]
+        _ = mltools.nonsense
 
 
 def test_import_is_light_and_commands_do_not_hide_names() -> None:
