@@ -46,6 +46,17 @@ def test_a_model_that_memorised_nothing_is_invalid(index: int, cli: Cli) -> None
     assert off.code == 0 and {r["valid"] for r in off.records} == {True}
 
 
+def test_resuming_a_whole_sweep_still_judges_it(cli: Cli, tmp_path: Path) -> None:
+    """With nothing left to do, what the earlier records say counts, for --strict too (before: status 0 and no word)."""
+    command = commands(CASE / "frozen")[0]
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text(cli(*command).out)
+    again = cli(*command, "--resume", earlier)
+    assert (again.code, again.out) == (0, "") and len(notes(again.err)) == 1
+    strict = cli(*command, "--resume", earlier, "--strict", "-q")
+    assert (strict.code, strict.out) == (1, "") and "noisy_not_memorised" in strict.err
+
+
 def test_baselines_are_the_checkpoints_own_accuracies(cli: Cli) -> None:
     """Counted by hand from the released code's logits of these checkpoints."""
     expected = json.loads((CASE / "expected.json").read_text())

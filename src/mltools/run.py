@@ -270,6 +270,14 @@ class Run:
             message = f"invalid ({named}): {invalid} of {n} {what} are made of records with valid=false"
             self.invalid(message, strict=self.get("strict"), marks="they say so too")
 
+    def judge_earlier(self) -> None:
+        """Say what --resume's records say of the experiment, where there was nothing left to do and so to judge."""
+        bad = [record for record in self.earlier if record.values.get("valid") is False]
+        if bad:
+            named = bad[-1].values.get("valid_reason") or "no reason given"
+            message = f"invalid ({named}): {len(bad)} of the {len(self.earlier)} records that --resume goes on from"
+            self.invalid(message, strict=self.get("strict"), marks="they have valid=false")
+
     def fail(self, error: MltoolsError) -> None:
         """Let the run end with an error, once all that it has to write is written."""
         self.error = self.error or error

@@ -132,7 +132,9 @@ def write(run: Run, work: Any) -> int:
 
 
 def finish(run: Run, written: int) -> None:
-    """Write --provenance and say what was done."""
+    """Judge what was taken over, write --provenance and say what was done."""
+    if run.earlier and not written:
+        run.judge_earlier()
     if run.get("provenance") is not None and not run.silent:
         with run.output("provenance") as temporary:
             temporary.write_text(run.made_by("provenance").as_json() + "\n", encoding="utf-8")
