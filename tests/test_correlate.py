@@ -607,8 +607,8 @@ GOOD = [*centres("a", {"x": 1.0, "y": 2.0}), *centres("b", {"x": 2.0, "y": 3.0})
         (GOOD, ("--on", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
         (GOOD, ("--per", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
         (GOOD, ("--pivot", "model"), 3, 'stdin:1: no "model" (found: tool, layers, m_cog, dataset)'),
-        ([{**GOOD[0], "m_cog": "1"}], (), 3, 'stdin:1: "m_cog" is "1", which it cannot be'),
-        ([GOOD[0], {**GOOD[1], "dataset": ["y"]}], (), 3, 'stdin:2: "dataset" is ["y"], which it cannot be'),
+        ([{**GOOD[0], "m_cog": "1"}], (), 3, 'stdin:1: "m_cog" is "1", not a number'),
+        ([GOOD[0], {**GOOD[1], "dataset": ["y"]}], (), 3, 'stdin:2: "dataset" is ["y"], not one value'),
         (
             [{"tool": "a", "layers": 2, "m_cog": 1.0}],
             (),

@@ -260,9 +260,9 @@ REFUSED: list[tuple[Rows, str]] = [
     (spoilt(3, tool="gone"), f'records.jsonl:4: no "tool" (found: {COLUMNS})'),
     (spoilt(3, start=0), "records.jsonl:4: window 0-4 outside 1-12"),
     (spoilt(3, end=13), "records.jsonl:4: window 1-13 outside 1-12"),
-    (spoilt(3, end="4"), 'records.jsonl:4: "end" is "4", which it cannot be'),
-    (spoilt(3, end=True), 'records.jsonl:4: "end" is true, which it cannot be'),
-    (spoilt(3, memorisation_error=None), 'records.jsonl:4: "memorisation_error" is null, which it cannot be'),
+    (spoilt(3, end="4"), 'records.jsonl:4: "end" is "4", not a whole number'),
+    (spoilt(3, end=True), 'records.jsonl:4: "end" is true, not a whole number'),
+    (spoilt(3, memorisation_error=None), 'records.jsonl:4: "memorisation_error" is null, not a number'),
     (
         spoilt(3, width=2),
         "records.jsonl:4: window 1-4 of width 2 is not contiguous; M-CoG weighs contiguous windows",
@@ -278,7 +278,7 @@ REFUSED: list[tuple[Rows, str]] = [
     ),
     (layers([1.0, 2.0])[:1], "records.jsonl:1: layer 2 of 2 has no record in its group"),
     (layers([1.0, 2.0]) * 2, "records.jsonl:3: layer 1 again in the same group; tag runs apart or average --by"),
-    (layers([1.0, None]), 'records.jsonl:2: "score" is null, which it cannot be'),
+    (layers([1.0, None]), 'records.jsonl:2: "score" is null, not a number'),
     (
         layers([1.0, -0.5], dataset="toy"),
         "records.jsonl:1: no centre of gravity: a weight is negative (-0.5) (tool=grads, dataset=toy)",
@@ -312,7 +312,7 @@ def test_records_that_cannot_be_weighed_are_named(
         (
             layers([1.0, 2.0], dataset=["a"]),
             "dataset",
-            'records.jsonl:1: "dataset" is ["a"], which it cannot be',
+            'records.jsonl:1: "dataset" is ["a"], not one value',
         ),
     ],
 )
@@ -332,7 +332,7 @@ def test_a_list_where_other_records_have_a_tag_is_named(
     first, second = layers([1.0, 2.0], note="a")
     write_jsonl(Path("records.jsonl"), [first, {**second, "note": ["a"]}])
     result = cli("mcog", "records.jsonl")
-    assert (result.code, result.err) == (3, 'mltools: records.jsonl:2: "note" is ["a"], which it cannot be\n')
+    assert (result.code, result.err) == (3, 'mltools: records.jsonl:2: "note" is ["a"], not one value\n')
 
 
 # -- averaging runs of retrain -------------------------------------------------------------------------

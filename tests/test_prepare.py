@@ -334,7 +334,7 @@ def test_hub_is_read_through_datasets(cli: Cli, tmp_path: Path, monkeypatch: pyt
 
 def test_hub_out_of_reach(cli: Cli) -> None:
     result = cli("prepare", "trec")
-    assert result.code == 5 and "CogComp/trec: not to be had from the hub" in result.err and "--from" in result.err
+    assert result.code == 5 and "CogComp/trec: not available from the hub" in result.err and "--from" in result.err
 
 
 def test_local_copies_need_no_datasets_and_no_torch(tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ class OutputOptions:
 class MessageOptions:
     """How much is said, and how: what every command takes."""
 
-    quiet: Annotated[bool, Flag("-q", "--quiet", steers=False, help="Say nothing on stderr but errors.")] = False
+    quiet: Annotated[bool, Flag("-q", "--quiet", steers=False, help="Print only errors on stderr.")] = False
     verbose: Annotated[int, Flag("-v", "--verbose", steers=False, counts=True, help="Say more on stderr.")] = 0
     no_color: Annotated[bool, Flag("--no-color", steers=False, help="No colour on the terminal.")] = False
     debug: Annotated[bool, Flag("--debug", steers=False, help="Show the traceback of an error.")] = False

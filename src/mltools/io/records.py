@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, groupby, repeat
 from operator import itemgetter
@@ -14,6 +14,15 @@ from mltools.io.rows import iter_blocks
 from mltools.io.source import Source
 
 R = TypeVar("R")
+
+KINDS: Mapping[object, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    (int, float): "a number",
+    (int, str): "a whole number or text",
+}
+"""How errors call what a column has to be."""
 
 
 @dataclass(slots=True)
@@ -40,7 +49,9 @@ class Record:
             raise RowsError(f'{self.place}: no "{key}" (found: {found})')
         value = self.values[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise RowsError(f'{self.place}: "{key}" is {json.dumps(value, default=str)[:40]}, which it cannot be')
+            raise RowsError(
+                f'{self.place}: "{key}" is {json.dumps(value, default=str)[:40]}, not {KINDS.get(kind, "one value")}'
+            )
         return value
 
     def number(self, key: str) -> float:

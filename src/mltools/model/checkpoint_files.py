@@ -54,7 +54,7 @@ def _fetch(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=[*CHECKPOINT_DATA, CHECKPOINT_FILE, ADAPTER]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0][:120]
-        raise NotFoundError(f"{name}: no such folder here, and not to be had from the hub ({reason})") from None
+        raise NotFoundError(f"{name}: no such folder here, and not available from the hub ({reason})") from None
 
 
 def check_files(folder: Path, name: str) -> list[int]:

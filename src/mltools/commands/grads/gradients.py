@@ -99,7 +99,7 @@ def mean_gradients(
 def _block_parameters(checkpoint: Checkpoint) -> dict[str, nn.Parameter]:
     """Give the blocks' parameters by name, and let only those have gradients, from 0.
 
-    They are made before the first pass, since memory falls to pieces if they come between its activations.
+    They are made before the first pass, since they would fragment memory if they came between its activations.
     """
     found = {}
     for name, parameter in checkpoint.model.named_parameters():

@@ -97,7 +97,7 @@ def grads(
 
     Raises:
         InvalidError: with `strict`, such a checkpoint.
-        CheckpointError: a checkpoint that cannot be used, or does not fit the other; a part that is not to be had.
+        CheckpointError: a checkpoint that cannot be used, or does not fit the other; a part the model does not show.
         RowsError: no noisy rows, or too few clean ones.
         TrainingError: a gradient that is not finite.
     """

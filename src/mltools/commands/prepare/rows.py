@@ -100,7 +100,7 @@ class HubReader:
         except Exception as error:  # noqa: BLE001  whichever HTTP library this version of the hub's client has
             reason = f"{type(error).__name__}: {first_line(error)[:120]}"
             raise NotFoundError(
-                f"{self._task.hub}: not to be had from the hub ({reason}); give a local copy with --from"
+                f"{self._task.hub}: not available from the hub ({reason}); give a local copy with --from"
             ) from None
 
 
