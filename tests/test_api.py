@@ -103,3 +103,49 @@ def test_wrong_use(noisy_rows: Path) -> None:
         mltools.perturb(noisy_rows, noisy_rows)
     with pytest.raises(TypeError, match="no setting nonsense"):
         mltools.perturb(noisy_rows, nonsense=1)
+
+
+def test_a_string_for_a_repeated_setting_is_one_word(tiny: Tiny, noisy_rows: Path) -> None:
+    """It was taken letter by letter: layers="12" gave windows 1 and 2."""
+    with pytest.raises(mltools.MltoolsError, match="12"):
+        mltools.swap(tiny("bert", 1), tiny("bert", 2), noisy_rows, layers="12")
+    (only,) = mltools.swap(tiny("bert", 1), tiny("bert", 2), noisy_rows, layers="1-2").rows()
+    assert only["window"] == "1-2"
+
+
+def test_resume_dry_run_provenance_and_tags_count(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    folders, made = (tiny("bert", 1), tiny("bert", 2)), tmp_path / "provenance.json"
+    whole = cli("swap", *folders, noisy_rows, "--tag", "task=x").records
+    found = mltools.swap(*folders, noisy_rows, tag=["task=x"], provenance=made)
+    assert plain(found) == whole and json.loads(made.read_text())["tool"] == "swap"
+    assert [row["task"] for row in mltools.mcog(found, by=["task"]).rows()] == ["x"]
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text("".join(f"{json.dumps(record)}\n" for record in whole[:4]))
+    rest = mltools.swap(*folders, noisy_rows, tag=["task=x"], resume=str(earlier))
+    assert without(plain(rest), "memorisation_error_scaled") == without(whole[4:], "memorisation_error_scaled")
+    planned = mltools.swap(*folders, noisy_rows, dry_run=True).rows()
+    assert len(planned) == len(cli("swap", *folders, noisy_rows, "--dry-run").records) and "seconds" in planned[0]
+
+
+def test_an_open_thing_counts_or_is_refused(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Where a command would go by its name, it would read the files instead of what was handed over."""
+    import torch
+
+    expected = mltools.grads(tiny("bert", 1), noisy_rows, frozen=str(tiny("bert", 2))).rows()
+    other = mltools.open_checkpoint(str(tiny("bert", 2)))
+    same = mltools.grads(tiny("bert", 1), noisy_rows, frozen=other).rows()
+    assert without(same, "run") == without(expected, "run")
+    with torch.no_grad():
+        for parameter in other.stack.modules[0].parameters():
+            parameter.mul_(3)
+    changed = mltools.grads(tiny("bert", 1), noisy_rows, frozen=other).rows()
+    assert without(changed, "run") != without(expected, "run")
+    calls: list[Callable[[], Any]] = [
+        lambda: mltools.finetune(other, noisy_rows, folder=str(tmp_path / "new")),
+        lambda: mltools.inspect(other),
+        lambda: mltools.perturb(mltools.read_rows(noisy_rows), rate=0.1),
+        lambda: mltools.generalise(other, noisy_rows),
+    ]
+    for call in calls:
+        with pytest.raises(mltools.MltoolsError, match="takes no open one"):
+            call()

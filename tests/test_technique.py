@@ -74,7 +74,6 @@ def run(run: Any) -> Iterator[DriftRecord]:
 
 SPEC = CommandSpec(
     Settings,
-    lambda: sys.modules[__name__],
     heading="Localise",
     examples=("mltools drift noisy/ clean/", "mltools drift noisy/ clean/ | mltools mcog"),
     writes=(DriftRecord, "work"),

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltools.cli.driver import check, load, write
+from mltools.cli.driver import check, estimates, load, resume, settle, write
 from mltools.cli.registry import command_spec, command_work
 from mltools.errors import UsageError
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.writer import dump
 from mltools.run import Run
-from mltools.spec import Operand, flatten
+from mltools.spec import CommandSpec, Operand, flatten
 
 if TYPE_CHECKING:
     import polars
@@ -64,6 +64,7 @@ def command_function(name: str) -> Callable[..., Any]:
         given = {**dict(zip(names, operands, strict=False)), **settings}
         with tempfile.TemporaryDirectory(prefix="mltools-") as folder:
             opened = {role: value for role, value in given.items() if _is_open(value)}
+            _check_opened(spec, opened)
             plain = {role: _named(role, value, Path(folder)) for role, value in given.items()}
             return _run(Run(name, spec, spec.settle(plain), opened=opened))
 
@@ -76,14 +77,39 @@ def _run(run: Run) -> Any:
     check(run)
     work = command_work(run.name)
     load(run)
+    if run.get("dry_run"):
+        return Results(_tagged(run, estimates(run, work)[1]))
+    resume(run)
+    results = Results()
     if run.get("out") is not None:
-        write(run, work)
-        results = Results()
+        written = write(run, work)
     else:
-        results = Results(work.run(run))
+        results.extend(_tagged(run, work.run(run)))
+        written = len(results)
+    settle(run, written)
     if run.error is not None:
         raise run.error
     return getattr(work, "in_python", lambda found: found)(results)
+
+
+def _tagged(run: Run, records: Iterable[Any]) -> Iterable[Any]:
+    """Give each record the run's tags, as columns of its group."""
+    if not run.tags:
+        return records
+    pairs = (record if isinstance(record, tuple) else (record, {}) for record in records)
+    return ((own, {**group, **run.tags}) for own, group in pairs)
+
+
+def _check_opened(spec: CommandSpec, opened: Iterable[str]) -> None:
+    """Refuse an open thing where the command would go by its name and read a file instead.
+
+    Raises:
+        UsageError: there is one.
+    """
+    opens = {each.name: each.mark.opens for each in flatten(spec.settings)}
+    for role in opened:
+        if opens.get(role) not in ("checkpoint", "rows", "states"):
+            raise UsageError(f"{role}: name a file or folder; this command takes no open one here")
 
 
 def _is_open(value: Any) -> bool:

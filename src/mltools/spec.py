@@ -176,7 +176,7 @@ class Field:
             UsageError: it is none.
         """
         if self.repeats:
-            return tuple(self._read(each) for each in word)
+            return tuple(self._read(each) for each in ([word] if isinstance(word, str | Path) else word))
         return self._read(word)
 
     def _path(self, word: str) -> Path:

@@ -101,18 +101,23 @@ def load(run: Run) -> None:
 
 def plan(run: Run, work: Any) -> None:
     """Print the work items and what each would cost, for --dry-run."""
+    rate, planned = estimates(run, work)
+    with RecordWriter(None, run.tags) as writer:
+        for record in planned:
+            writer.write(record)
+    seconds = sum(record.seconds for record in planned)
+    console.summary(f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9})
+
+
+def estimates(run: Run, work: Any) -> tuple[float, list[Any]]:
+    """Give the measured rate in operations a second, and what each work item would cost at it."""
     from mltools.model.cost import estimate, measure_rate
     from mltools.model.device import set_threads
 
     items = list(work.items(run))
     set_threads(run.get("threads"), run.shape.width)
     rate = measure_rate(run.shape.width, run.device)
-    seconds = 0.0
-    with RecordWriter(None, run.tags) as writer:
-        for record in estimate(run.name, run.shape, items, rate):
-            writer.write(record)
-            seconds += record.seconds
-    console.summary(f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9})
+    return rate, list(estimate(run.name, run.shape, items, rate))
 
 
 def resume(run: Run) -> None:
@@ -133,16 +138,21 @@ def write(run: Run, work: Any) -> int:
 
 def finish(run: Run, written: int) -> None:
     """Judge what was taken over, write --provenance and say what was done."""
-    if run.earlier and not written:
-        run.judge_earlier()
-    if run.get("provenance") is not None and not run.silent:
-        with run.output("provenance") as temporary:
-            temporary.write_text(run.made_by("provenance").as_json() + "\n", encoding="utf-8")
+    settle(run, written)
     said = {"seed": run.get("seed"), "preset": run.get("preset"), "seconds": run.seconds}
     if run.spec.says:
         console.summary(run.name, {**({run.spec.counted: written} if run.spec.counted else {}), **run.facts, **said})
     if run.error is not None:
         raise run.error
+
+
+def settle(run: Run, written: int) -> None:
+    """Judge what was taken over, and write --provenance."""
+    if run.earlier and not written:
+        run.judge_earlier()
+    if run.get("provenance") is not None and not run.silent:
+        with run.output("provenance") as temporary:
+            temporary.write_text(run.made_by("provenance").as_json() + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -478,7 +478,8 @@ def run(run: Run) -> Iterator[EpochRecord]:
     """Train, and write the checkpoint."""
     settings: Settings = run.settings
     aux, validation = _others(run, "aux"), _others(run, "validation")
-    run.model("pretrained")
+    if run.model("pretrained").is_lent:  # it is opened anew for each attempt
+        raise UsageError("pretrained: name a folder; this command takes no open one here")
 
     def watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
         return run.track(steps, total, "steps", label)

@@ -23,8 +23,7 @@ from mltools.io.kinds import GradRecord
 from mltools.io.provenance import Provenance
 from mltools.io.rows import json_preview as in_json
 from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
-from mltools.model.checkpoint import Checkpoint, check_unchanged
-from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import self_check
 from mltools.model.cost import Shape, WorkItem
@@ -61,7 +60,7 @@ def grads(
     examples: Examples,
     settings: Settings = DEFAULTS,
     *,
-    frozen: str | None = None,
+    frozen: str | Model | None = None,
     clean_ids: Sequence[RowId] | None = None,
     save: Path | None = None,
     replace: bool = False,
@@ -118,8 +117,7 @@ def grads(
         opened.model.to("meta")  # only its shapes are still needed
     other = None
     if frozen is not None:
-        divisor = open_checkpoint(frozen, device=device, blocks=blocks)
-        check_unchanged(divisor, provenance, "frozen")
+        divisor = (frozen if isinstance(frozen, Model) else Model(frozen, device or CPU, blocks, threads)).open()
         check_same(opened, divisor)
         other = mean_gradients(divisor, encoded, targets, rows, settings, progress=progress)
     yield from records(tensors, own, other, rows, settings, validity)
@@ -265,7 +263,7 @@ def run(run: Run) -> Iterator[GradRecord]:
         run.model("checkpoint"),
         run.rows,
         settings,
-        frozen=settings.frozen,
+        frozen=run.model("frozen") if settings.frozen is not None else None,
         save=settings.save,
         replace=run.force,
         provenance=run.provenance.by("--save"),
