@@ -308,7 +308,7 @@ def test_b23_weights_that_are_overwritten_during_a_run_do_not_matter(tiny: Tiny,
 
 def test_checkpoint_replaced_while_it_is_opened(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mltools.errors import CheckpointError
-    from mltools.model.blocks import find_blocks
+    from mltools.model.anatomy import find_blocks
     from mltools.model.checkpoint_loading import open_checkpoint
 
     folder = Path(shutil.copytree(tiny("bert", 1), tmp_path / "model"))

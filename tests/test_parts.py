@@ -14,7 +14,7 @@ from mltools.commands.swap.work import take_part, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.layers import Window, all_windows
-from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
+from mltools.model.anatomy import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
 from mltools.model.checkpoint_loading import open_checkpoint
 
 Tiny = Callable[..., Path]

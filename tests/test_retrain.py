@@ -22,7 +22,7 @@ from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
 from mltools.layers import Window, all_windows
-from mltools.model.blocks import HEAD
+from mltools.model.anatomy import HEAD
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint

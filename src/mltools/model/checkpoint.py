@@ -14,8 +14,8 @@ from mltools import console
 from mltools.errors import CheckpointError
 from mltools.io.examples import Examples
 from mltools.io.provenance import Provenance, folder_digest, folder_stamp
+from mltools.model.anatomy import BlockStack, Part, call_order
 from mltools.model.batches import Batch, Encoded
-from mltools.model.blocks import BlockStack, Part, call_order
 from mltools.model.runner import Runner
 
 NO_LIMIT = 1_000_000

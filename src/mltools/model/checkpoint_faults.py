@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
 from mltools.io.rows import json_preview
-from mltools.model.blocks import HEAD
+from mltools.model.anatomy import HEAD
 from mltools.model.checkpoint import Checkpoint
 
 SINGLE_LABEL = "single_label_classification"

@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from mltools import console
 from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
 from mltools.io.provenance import folder_stamp
-from mltools.model.blocks import HEAD, find_blocks, find_parts
+from mltools.model.anatomy import HEAD, find_blocks, find_parts
 from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass
 from mltools.model.checkpoint_config import build_config
 from mltools.model.checkpoint_faults import check_classes, weight_faults

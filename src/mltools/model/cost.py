@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mltools.io.examples import Examples
 from mltools.io.kinds import WorkRecord
-from mltools.model.blocks import EMBEDDINGS, parse_freeze
+from mltools.model.anatomy import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoint import CheckpointMeta
 
 MEASURE_SECONDS = 0.2

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mltools.model.blocks import first_tensor
+from mltools.model.anatomy import first_tensor
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 

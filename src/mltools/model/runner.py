@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
+from mltools.model.anatomy import BlockStack, first_tensor
 from mltools.model.batches import Batch
-from mltools.model.blocks import BlockStack, first_tensor
 from mltools.model.pooled import forward_at_positions
 from mltools.model.trial import untouched
 

@@ -18,8 +18,8 @@ from mltools.errors import CheckpointError, TrainingError, UsageError
 from mltools.hashing import ranked
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
+from mltools.model.anatomy import EMBEDDINGS, HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.batches import Encoded
-from mltools.model.blocks import EMBEDDINGS, HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict

@@ -17,8 +17,8 @@ from mltools import console
 from mltools.errors import InvalidError
 from mltools.io.examples import Examples
 from mltools.io.provenance import CHECKPOINT_FILE
+from mltools.model.anatomy import EMBEDDINGS
 from mltools.model.batches import Encoded
-from mltools.model.blocks import EMBEDDINGS
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict, predictions

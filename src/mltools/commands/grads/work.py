@@ -22,7 +22,7 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import GradRecord
 from mltools.io.provenance import Provenance
 from mltools.io.rows import json_preview as in_json
-from mltools.model.blocks import BLOCK_PARTS, block_parts, select_part
+from mltools.model.anatomy import BLOCK_PARTS, block_parts, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import self_check

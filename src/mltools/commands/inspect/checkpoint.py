@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mltools.io.kinds import CheckpointRecord, DifferenceRecord, PartOfCheckpoint
 from mltools.io.provenance import CHECKPOINT_FILE
-from mltools.model.blocks import BLOCK_PARTS, EMBEDDINGS, HEAD, block_parts
+from mltools.model.anatomy import BLOCK_PARTS, EMBEDDINGS, HEAD, block_parts
 from mltools.model.checkpoint import NO_LIMIT, Checkpoint
 from mltools.model.checkpoint_files import stored_types
 from mltools.model.checkpoint_loading import examine_checkpoint

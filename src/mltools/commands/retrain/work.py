@@ -21,8 +21,8 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
+from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch
-from mltools.model.blocks import HEAD, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import TOLERANCE, check_kept_states, self_check

@@ -23,8 +23,8 @@ from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
+from mltools.model.anatomy import BlockStack, select_part
 from mltools.model.batches import Batch, Encoded
-from mltools.model.blocks import BlockStack, select_part
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
