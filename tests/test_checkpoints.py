@@ -378,7 +378,9 @@ def test_name_below_a_folder_that_exists_is_a_path(tmp_path: Path, copy: Path, m
 def test_other_names_are_hub_repositories(name: str, cli: Cli, noisy_rows: Path, tmp_path: Path) -> None:
     result = cli("swap", name, name, noisy_rows)
     assert result.code == 5
-    assert result.err.startswith(("mltools: no such folder: ~", f"mltools: {name}: no such folder here, and not to be"))
+    assert result.err.startswith(
+        ("mltools: no such folder: ~", f"mltools: {name}: no such folder here, and not available")
+    )
     assert result.err.count("\n") == 1
 
 
