@@ -131,6 +131,21 @@ def test_k6_outputs_are_checked_before_anything_is_read(
     assert names(tmp_path) == ["rows"]
 
 
+@pytest.mark.parametrize("name", [".", "./", "..", "/", "sub/.."])
+@pytest.mark.parametrize("command", ["finetune", "swap", "states"])
+def test_k6_an_output_without_a_name_of_its_own(
+    command: str, name: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`finetune -o .` ended as a fault in mltools."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    models = [tiny("bert")] * (2 if command == "swap" else 1)
+    option = ["--layers", 1, "--write"] if command == "swap" else ["-o"]
+    result = cli(command, *models, noisy_rows, *option, name, "--force")
+    assert (result.code, result.out) == (2, "") and "has a name of its own" in result.err
+    assert names(tmp_path) == ["sub"]
+
+
 def test_k6_a_folder_that_cannot_be_written_to(
     cli: Cli, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

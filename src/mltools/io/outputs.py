@@ -60,7 +60,7 @@ def check_outputs(outputs: Sequence[Output], inputs: Iterable[str | Path], *, fo
 
 def state_folder(out: Path) -> Path:
     """Where an unfinished run for the checkpoint `out` keeps its state: beside it, as `OUT.resume`."""
-    return out.with_name(out.name + ".resume")
+    return out.parent / f"{out.name}.resume"
 
 
 def is_taken(path: Path) -> bool:
@@ -72,6 +72,8 @@ def is_taken(path: Path) -> bool:
 
 def _check_name(output: Output) -> None:
     option, path, ending = output.option, output.path, output.path.suffix.lower()
+    if path.name in ("", ".."):
+        raise UsageError(f"{option} {path}: an output has a name of its own; write to {path}/NAME")
     if str(path) == STDOUT:
         raise UsageError(f"{option} -: only records go to stdout; name a {'folder' if output.folder else 'file'}")
     if is_device(path) or not output.endings or ending in output.endings or (output.plain and not ending):
