@@ -8,11 +8,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-import typer
-
 from mltools import console
-from mltools.cli.program import app
+from mltools.cli.reference import Command, command_help, root_help
+from mltools.cli.words import HELP_FLAGS, read_words
 from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
+from mltools.io.stdout import write_stdout
 from mltools.signals import Terminated, raise_on_sigterm
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
@@ -29,16 +29,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise_on_sigterm()
     try:
         try:
-            status = app(args=arguments, prog_name="mltools", standalone_mode=False)
+            return _run(arguments)
         finally:
             console.end_progress()
     except BaseException as error:  # noqa: BLE001  all errors leave here
         if "--debug" in arguments and not isinstance(error, SystemExit):
             _show_trace(error)
         return _status(error)
-    if status == 130:
-        console.error("stopped")
-    return status if isinstance(status, int) else 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run what the arguments ask for; only what `read_words` leaves over takes typer's time."""
+    if not arguments or (arguments[0] in HELP_FLAGS and len(arguments) == 1):
+        return _print(root_help())
+    if (read := read_words(arguments)) is None:
+        from mltools.cli.program import run_typer
+
+        return run_typer(arguments)
+    name, given = read
+    if "help" in given:
+        return _print(command_help(Command.of(name)))
+    from mltools.cli.driver import run_command
+
+    run_command(name, given)
+    return 0
+
+
+def _print(text: str) -> int:
+    write_stdout(text.encode())
+    return 0
 
 
 def _show_trace(error: BaseException) -> None:
@@ -71,7 +90,7 @@ def _status(error: BaseException) -> int:
     if type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY in str(error):
         console.error("out of memory on the device; use a smaller --batch-size")
         return ResourceError.exit_code
-    return _usage_or_bug(error)
+    return _space_or_bug(error)
 
 
 def _system_status(error: OSError) -> int:
@@ -82,13 +101,7 @@ def _system_status(error: OSError) -> int:
     return NotFoundError.exit_code if isinstance(error, FileNotFoundError) else 1
 
 
-def _usage_or_bug(error: BaseException) -> int:
-    if isinstance(error, typer.BadParameter.__mro__[2]):  # typer's base of usage errors, which it does not export
-        text = error.format_message() if hasattr(error, "format_message") else str(error)
-        context = getattr(error, "ctx", None)
-        name = getattr(context, "command_path", "mltools")
-        console.error(f"{' '.join(text.split())} (see {name} --help)")
-        return 2
+def _space_or_bug(error: BaseException) -> int:
     if "No space left" in str(error) or "os error 28" in str(error):
         console.error("no space left on device")
         return ResourceError.exit_code

@@ -2,15 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from mltools import console
 from mltools.cli.reference import HELP, Command, command_help
 from mltools.cli.registry import command_spec
-from mltools.io.stdout import end_quietly, write_stdout
+from mltools.cli.words import typed
+from mltools.io.stdout import write_stdout
 from mltools.options import MessageOptions
 from mltools.spec import Field, Flag, flatten
 
@@ -25,27 +25,21 @@ def build_command(name: str) -> TyperCommand:
 
 
 def _function(name: str) -> Callable[..., None]:
-    messages = list(flatten(MessageOptions))
-    aside = {"help", *(each.name for each in messages)}
-
     def run(**given: Any) -> None:
-        from mltools.cli.driver import drive  # which help need not load
+        from mltools.cli.driver import run_command  # which help need not load
 
-        try:
-            drive(name, {key: value for key, value in given.items() if key not in aside and value not in (None, [])})
-        except BrokenPipeError:  # typer would make it status 1
-            end_quietly()
+        run_command(name, given)
 
     parameters = [_parameter(each) for each in flatten(command_spec(name).settings) if not each.hidden]
-    parameters += [_parameter(each, MESSAGES.get(each.name)) for each in messages]
+    parameters += [_parameter(each) for each in flatten(MessageOptions)]
     parameters.append(_help(name))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
-def _parameter(each: Field, callback: Callable[[Any], Any] | None = None) -> inspect.Parameter:
+def _parameter(each: Field) -> inspect.Parameter:
     choices = list(each.choices)
-    common: dict[str, Any] = {"metavar": each.mark.metavar or None, "help": each.help, "callback": callback}
+    common: dict[str, Any] = {"metavar": each.mark.metavar or None, "help": each.help}
     if choices:
         common["autocompletion"] = lambda: choices
     if isinstance(each.mark, Flag):
@@ -53,21 +47,13 @@ def _parameter(each: Field, callback: Callable[[Any], Any] | None = None) -> ins
     else:
         info = typer.Argument(**common)
     must = each.required and not isinstance(each.mark, Flag)
-    kind = _typer_type(each)
+    kind = list[typed(each)] if each.repeats else typed(each)  # type: ignore[misc]
     return inspect.Parameter(
         each.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if must else 0 if getattr(each.mark, "counts", False) else None,
         annotation=Annotated[kind if must else kind | None, info],
     )
-
-
-def _typer_type(each: Field) -> Any:
-    """Give the type that typer reads: numbers and switches as such, all else as text."""
-    if each.repeats:
-        return list[int] if int in get_args(each.scalar) else list[str]
-    parsed = isinstance(each.mark, Flag) and each.mark.parse is not None
-    return each.scalar if each.scalar in (int, float, bool) and not parsed else str
 
 
 def _help(name: str) -> inspect.Parameter:
@@ -78,24 +64,3 @@ def _help(name: str) -> inspect.Parameter:
 
     info = typer.Option(*HELP.flags, is_eager=True, callback=show, help=HELP.help)
     return inspect.Parameter("help", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, info])
-
-
-def _quiet(value: bool | None) -> bool | None:
-    if value:
-        console.configure(verbosity=-1)
-    return value
-
-
-def _verbose(value: int) -> int:
-    if value:
-        console.configure(verbosity=value)
-    return value
-
-
-def _no_color(value: bool | None) -> bool | None:
-    if value:
-        console.configure(color=False)
-    return value
-
-
-MESSAGES: dict[str, Callable[[Any], Any]] = {"quiet": _quiet, "verbose": _verbose, "no_color": _no_color}

@@ -15,9 +15,11 @@ from typing import Any
 from mltools import console
 from mltools.cli.command_line import command_line
 from mltools.cli.registry import command_spec, command_work, learn_kinds
+from mltools.cli.words import apply_messages
 from mltools.io.outputs import check_outputs
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
+from mltools.io.stdout import end_quietly
 from mltools.io.writer import RecordWriter
 from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, launched
@@ -25,6 +27,18 @@ from mltools.run import Run
 from mltools.sinks import RecordSink
 from mltools.spec import CommandSpec, Field
 from mltools.sweep import finished
+
+
+def run_command(name: str, given: dict[str, Any]) -> None:
+    """Run a command on what the command line gave for it, by its settings' own names and those of MessageOptions.
+
+    Raises:
+        MltoolsError: what `drive` raises.
+    """
+    try:
+        drive(name, apply_messages(given))
+    except BrokenPipeError:  # typer would make it status 1
+        end_quietly()
 
 
 def drive(name: str, given: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The program as typer runs it: commands are found by name, and built when they are asked for."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ from mltools import __version__
 from mltools.cli.build import build_command
 from mltools.cli.reference import root_help
 from mltools.cli.registry import command_names
+from mltools.errors import UsageError
 from mltools.io.stdout import write_stdout
 
 
@@ -27,6 +29,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def run_typer(arguments: Sequence[str]) -> int:
+    """Let typer read the arguments and run what they ask for; give its exit status.
+
+    Raises:
+        UsageError: they are wrong, in typer's words.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    try:
+        status = app(args=arguments, prog_name="mltools", standalone_mode=False)
+    except typer.BadParameter.__mro__[2] as error:  # typer's base of usage errors, which it does not export
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        name = getattr(getattr(error, "ctx", None), "command_path", "mltools")
+        raise UsageError(f"{' '.join(text.split())} (see {name} --help)") from error
+    if status == 130:
+        raise KeyboardInterrupt
+    return status if isinstance(status, int) else 0
 
 
 def _stub() -> None:

@@ -10,7 +10,6 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from mltools import commands
-from mltools.io.kinds import learn_kind
 from mltools.spec import CommandSpec
 
 ABOUT_COMMANDS = ("completion", "help", "schema")
@@ -45,6 +44,8 @@ def _package(name: str) -> str:
 
 def learn_kinds() -> None:
     """Make known the kinds of records that commands declare in their own modules, to all that reads records."""
+    from mltools.io.kinds import learn_kind  # which help need not load
+
     for name in command_names():
         for kind in command_spec(name).writes:
             if isinstance(kind, type):
