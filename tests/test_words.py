@@ -69,7 +69,7 @@ def test_plain_lines_are_read_as_typer_reads_them(words: list[str]) -> None:
         theirs = typers(words, monkeypatch)
     assert theirs is not None, "typer refuses it"
     assert theirs[0] == read[0]
-    unset = (None, [], 0, False)
+    unset: tuple[Any, ...] = (None, [], 0, False)
     assert {k: v for k, v in theirs[1].items() if v not in unset} == {
         k: v for k, v in read[1].items() if v not in unset
     }

@@ -40,7 +40,9 @@ def run_typer(arguments: Sequence[str]) -> int:
     """
     try:
         status = app(args=arguments, prog_name="mltools", standalone_mode=False)
-    except typer.BadParameter.__mro__[2] as error:  # typer's base of usage errors, which it does not export
+    except Exception as error:
+        if not isinstance(error, typer.BadParameter.__mro__[2]):  # typer's base of usage errors; it does not export it
+            raise
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         name = getattr(getattr(error, "ctx", None), "command_path", "mltools")
         raise UsageError(f"{' '.join(text.split())} (see {name} --help)") from error
