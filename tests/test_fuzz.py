@@ -1,15 +1,21 @@
 """Hostile input: whatever bytes the readers get, they return or say in one line what is wrong. See scripts/fuzz.py."""
 
+import bz2
 import json
+import lzma
 import subprocess
 import sys
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -186,3 +192,32 @@ def test_text_from_files_cannot_command_the_terminal(cli: Cli, tmp_path: Path) -
         result = cli(*words)
         assert result.code == 3 or "--by" in words, result.err
         assert not any((ord(c) < 32 and c != "\n") or c == "\u202e" for c in result.err), result.err
+
+
+PACKERS: dict[str, Callable[[], Any]] = {
+    "gz": partial(zlib.compressobj, 9, zlib.DEFLATED, 31),
+    "zst": lambda: zstandard.ZstdCompressor().compressobj(),
+    "bz2": bz2.BZ2Compressor,
+    "xz": partial(lzma.LZMACompressor, preset=0),
+}
+
+
+@pytest.mark.parametrize("form", PACKERS)
+def test_k10_a_small_file_that_unpacks_to_gigabytes(form: str, cli: Cli, tmp_path: Path) -> None:
+    """Bounded memory and time, whatever packed it; a real file of any such kind is read."""
+    packer, block = PACKERS[form](), bytes(1 << 24)
+    rows = b"".join(b'{"text":"t %d","label":"%c"}\n' % (i, 97 + i % 2) for i in range(40))
+    good = PACKERS[form]()
+    (tmp_path / f"good.{form}").write_bytes(good.compress(rows) + good.flush())
+    done = cli("perturb", tmp_path / f"good.{form}")
+    assert done.code == 0 and len(done.records) == 40, done.err
+    packed = b"".join(packer.compress(block) for _ in range(5)) + packer.flush()
+    assert len(packed) < 1 << 17
+    bomb = tmp_path / f"bomb.{form}"
+    bomb.write_bytes(packed)
+    tracemalloc.start()
+    done = cli("perturb", bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (done.code, done.out) == (3, "") and done.err.endswith("unpack it first if that is meant\n"), done.err
+    assert peak < 1 << 28

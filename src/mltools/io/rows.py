@@ -45,6 +45,8 @@ def iter_blocks(source: Source) -> Iterator[Block]:
     for lines in source.blocks():
         numbers: Sequence[int] = range(start, start + len(lines))
         start += len(lines)
+        if not any(lines):
+            continue
         try:
             values = list(map(orjson.loads, lines))
         except orjson.JSONDecodeError:

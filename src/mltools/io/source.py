@@ -1,30 +1,29 @@
-"""Where rows and records come from: a path or `-`; JSON lines, plain, `.gz` or `.zst`, or Parquet.
+"""Where rows and records come from: a path or `-`; JSON lines, plain or compressed, or Parquet.
 
 Lines are split at `\n` bytes only, so U+2028 inside a text is text.
 """
 
 import contextlib
-import gzip
 import hashlib
 import io
 import os
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from mltools.errors import NotFoundError, RowsError, UsageError
+from mltools.io.unpack import BLOCK, unpacked
+from mltools.io.unpack import MAGIC as PACKED
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"
-BLOCK = 1 << 16
 LONGEST = 1 << 28
 """No row is as long as this line: it is another format, or a small compressed file that unpacks without end."""
 PARQUET = ".parquet"
-MAGIC = {b"PAR1": PARQUET, b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+MAGIC = {b"PAR1": PARQUET, **PACKED}
 """How each form of file but plain JSON lines starts."""
 
 
@@ -80,10 +79,10 @@ class Source:
 
     @property
     def form(self) -> str:
-        """One of `.parquet`, `.gz`, `.zst`, or empty for plain JSON lines."""
+        """One of `.parquet`, `.gz`, `.zst`, `.bz2`, `.xz`, or empty for plain JSON lines."""
         if self._content is not None:
             return PARQUET
-        start = self._open().peek(4)
+        start = self._open().peek(6)
         by_name = next((form for form in MAGIC.values() if self.path.endswith(form)), "")
         return next((form for magic, form in MAGIC.items() if start.startswith(magic)), by_name)
 
@@ -152,7 +151,7 @@ class Source:
         length = 0
         try:
             with self._open() as stream:
-                for piece in _decompressed(stream, self.form):
+                for piece in unpacked(stream, self.form, self.name):
                     head, newline, tail = piece.rpartition(b"\n")
                     if newline:
                         yield _split(b"".join((*rest, head)).removeprefix(mark))
@@ -164,8 +163,6 @@ class Source:
                             raise RowsError(
                                 f"{self.name}: a line longer than {LONGEST >> 20} MiB; write one JSON object a line"
                             )
-        except (gzip.BadGzipFile, EOFError, zlib.error, _zstd_error()) as error:
-            raise RowsError(f"{self.name}: damaged compressed file ({error})") from None
         finally:
             self._stream = None
         if last := b"".join(rest):
@@ -180,39 +177,6 @@ def _stamp(stream: Any) -> tuple[int, int, int]:
 
 def _split(block: bytes) -> list[bytes]:
     return (block.replace(b"\r\n", b"\n") if b"\r" in block else block).removesuffix(b"\r").split(b"\n")
-
-
-def _zstd_error() -> type[Exception]:
-    if "zstandard" in sys.modules:
-        import zstandard
-
-        return zstandard.ZstdError
-    return EOFError
-
-
-def _decompressed(stream: "io.BufferedReader[Any]", form: str) -> Iterator[bytes]:
-    if form == ".zst":
-        yield from _unpack_zstd(stream)
-        return
-    plain: Any = gzip.GzipFile(fileobj=stream) if form == ".gz" else stream
-    while piece := plain.read1(BLOCK):
-        yield piece
-
-
-def _unpack_zstd(stream: "io.BufferedReader[Any]") -> Iterator[bytes]:
-    """Decompress frame by frame; the library's own stream reader takes a file that is cut short for its end."""
-    import zstandard
-
-    frame, whole = zstandard.ZstdDecompressor().decompressobj(), True
-    while packed := stream.read1(BLOCK):
-        while packed:
-            yield frame.decompress(packed)
-            whole = frame.eof
-            packed = frame.unused_data
-            if whole:
-                frame = zstandard.ZstdDecompressor().decompressobj()
-    if not whole:
-        raise EOFError("it ends in the middle")
 
 
 @contextlib.contextmanager
