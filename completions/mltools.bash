@@ -270,11 +270,13 @@ _mltools()
         ;;
     mcog)
         case $option in
+        --value) kind=none ;;
+        --over) kind=none ;;
         --by) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--by-layer --strict --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--by-layer --solved --value --over --strict --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -286,13 +288,14 @@ _mltools()
         --per) kind=none ;;
         --scale) words="none minmax" ;;
         --method) words="spearman pearson kendall" ;;
+        --cluster) kind=none ;;
         --resamples) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --resamples --strict --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --mean --cluster --resamples --strict --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -300,11 +303,12 @@ _mltools()
         case $option in
         --truth) kind=none ;;
         -k) kind=none ;;
+        --value) kind=none ;;
         --per) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--truth -k --per --strict --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--truth -k --value --per --strict --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;

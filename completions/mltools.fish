@@ -325,6 +325,9 @@ complete -c mltools -n '__fish_seen_subcommand_from centroid' -s h -l help -d 'S
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l by-layer -d 'Write each layer\'s score instead of the centre of gravity.'
+complete -c mltools -n '__fish_seen_subcommand_from mcog' -l solved -d 'With --by-layer: what each layer alone adds, by the additive solution.'
+complete -c mltools -n '__fish_seen_subcommand_from mcog' -l value -x -d 'Columns to read instead, each of which makes groups with a column value, e.g. score_l2_noisy. [default: memorisation_error of windows, score of layers]'
+complete -c mltools -n '__fish_seen_subcommand_from mcog' -l over -x -d 'Average the centres of groups that differ only in these columns, e.g. tool or model.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l by -x -d 'Group by these columns and average runs in a group. Default: all tags.'
 complete -c mltools -n '__fish_seen_subcommand_from mcog' -l tag -x -d 'Constant column in every record; repeatable.'
@@ -345,6 +348,8 @@ complete -c mltools -n '__fish_seen_subcommand_from correlate' -l pool -d 'Avera
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l allow-mixed -d 'Compare numbers that windows of other widths gave, instead of refusing.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l scale -x -a 'none minmax' -d 'none, or minmax: each tool\'s numbers of a series to 0-1. [default: none]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l method -x -a 'spearman pearson kendall' -d 'spearman, pearson or kendall. [default: spearman]'
+complete -c mltools -n '__fish_seen_subcommand_from correlate' -l mean -d 'One record a table: the mean correlation of every two series, over keys that all have.'
+complete -c mltools -n '__fish_seen_subcommand_from correlate' -l cluster -x -d 'Intervals draw whole groups of keys by this key column, e.g. dataset; p is null then.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l resamples -x -d 'Bootstrap resamples for intervals. [default: 2000]'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -l seed -x -d 'Seed of everything random. [default: 1]'
@@ -361,6 +366,7 @@ complete -c mltools -n '__fish_seen_subcommand_from correlate' -s h -l help -d '
 complete -c mltools -n '__fish_seen_subcommand_from correlate' -F
 complete -c mltools -n '__fish_seen_subcommand_from score' -l truth -x -d 'The known layers, e.g. 6-7, or the tag that holds them.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -s k -x -d 'How many of the best layers to look at. [default: 1,2]'
+complete -c mltools -n '__fish_seen_subcommand_from score' -l value -x -d 'Columns to read instead, each of which makes groups with a column value, e.g. score_l2_noisy. [default: memorisation_error of windows, score of layers]'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l per -x -d 'Separate results for each combination of these columns.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l strict -d 'End with status 1 if the experiment is invalid.'
 complete -c mltools -n '__fish_seen_subcommand_from score' -l tag -x -d 'Constant column in every record; repeatable.'

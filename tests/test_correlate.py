@@ -628,3 +628,70 @@ GOOD = [*centres("a", {"x": 1.0, "y": 2.0}), *centres("b", {"x": 2.0, "y": 3.0})
 def test_messages(cli: Cli, rows: Rows, arguments: tuple[str, ...], code: int, message: str) -> None:
     result = cli("correlate", *arguments, stdin=lines(rows))
     assert (result.code, result.out, result.err) == (code, "", f"mltools: {message}\n")
+
+
+# -- differences, mean of all pairs, clusters ---------------------------------------------------------------
+def test_differences_are_of_a_less_b(cli: Cli) -> None:
+    rows = [*centres("binary", {"x": 1.0, "y": 2.0, "z": 2.5}), *centres("multi", {"x": 2.0, "y": 1.5, "z": 4.0})]
+    (record,) = cli("correlate", stdin=lines(rows)).records
+    assert record["mean_difference"] == pytest.approx((-1 + 0.5 - 1.5) / 3)
+    assert record["mean_absolute_difference"] == pytest.approx((1 + 0.5 + 1.5) / 3)
+    (far,) = cli("correlate", stdin=lines([*centres("a", {"x": 1.0}), *centres("b", {"y": 1.0})])).records
+    assert (far["n"], far["mean_difference"], far["mean_absolute_difference"]) == (0, None, None)
+
+
+def test_mean_of_all_pairs_is_over_keys_that_all_have(cli: Cli) -> None:
+    rng = random.Random(3)
+    numbers: dict[str, dict[str, float | None]]
+    numbers = {tool: {task: rng.random() for task in "tuvwxy"} for tool in "abc"}
+    rows = [row for tool, own in numbers.items() for row in centres(tool, own)] + centres("a", {"only": 9.0})
+    (record,) = cli("correlate", "--mean", stdin=lines(rows)).records
+    pairs = [("a", "b"), ("a", "c"), ("b", "c")]
+    found = [stats.spearmanr(list(numbers[a].values()), list(numbers[b].values())).statistic for a, b in pairs]
+    assert record["correlation"] == pytest.approx(np.mean(found))
+    assert (record["a"], record["b"], record["n"], record["n_dropped"]) == ("a,b,c", "each other", 6, 1)
+    assert (record["n_pairs"], record["p"], record["mean_difference"]) == (3, None, None)
+    assert record["ci_low"] <= record["correlation"] <= record["ci_high"]
+    rows += centres("d", dict.fromkeys("tuvwxy", 1.0))
+    assert cli("correlate", "--mean", stdin=lines(rows)).records[0]["reason"] == "a series is constant"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_intervals_of_clusters_are_those_of_their_copies(method: Method) -> None:
+    """Ten copies of each key, as one cluster, know no more than the keys; alone they would seem to."""
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=12)
+    y = x + rng.normal(size=12)
+    once = agreement(x, y, method)
+    copies = np.arange(12).repeat(10)
+    found = agreement(x[copies], y[copies], method, clusters=copies)
+    alone = agreement(x[copies], y[copies], method)
+    assert found.correlation == pytest.approx(alone.correlation) and found.p is None
+    widths = [one.ci_high - one.ci_low for one in (once, found, alone) if one.ci_high and one.ci_low]
+    assert widths[1] == pytest.approx(widths[0], rel=0.25) and widths[2] < widths[0] / 2
+    order = rng.permutation(120)
+    assert agreement(x[copies][order], y[copies][order], method, clusters=copies[order]) == found
+    few = agreement(x, y, method, clusters=np.arange(12) // 6)
+    assert (few.ci_low, few.ci_method) == (None, None) and few.correlation is not None
+
+
+def test_clusters_at_the_prompt(cli: Cli) -> None:
+    rng = random.Random(1)
+    rows = [
+        row
+        for tool in "ab"
+        for model in ("m", "n")
+        for row in centres(tool, {task: rng.random() for task in "uvwxyz"}, model=model)
+    ]
+    arguments = ("correlate", "--on", "dataset,model", "--cluster", "dataset")
+    (record,) = cli(*arguments, stdin=lines(rows)).records
+    assert (record["n"], record["n_clusters"], record["p"], record["ci_method"]) == (
+        12,
+        6,
+        None,
+        "bootstrap of clusters",
+    )
+    (mean,) = cli(*arguments, "--mean", stdin=lines(rows)).records
+    assert (mean["ci_low"], mean["ci_high"]) == pytest.approx((record["ci_low"], record["ci_high"]))
+    refused = cli("correlate", "--on", "model", "--pool", "--cluster", "dataset", stdin=lines(rows))
+    assert (refused.code, refused.err) == (2, "mltools: --cluster dataset: no key column (model); name it in --on\n")

@@ -491,6 +491,7 @@ def test_validation_rows_are_measured(cli: Cli, tiny: Tiny, noisy_rows: Path, tm
     arguments = ("finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 1)
     record = cli(*arguments, "--validation", held_out).records[0]
     assert record["n_validation"] == 12 and 0 <= record["validation_accuracy"] <= 1 and record["validation_loss"] > 0
+    assert record["validation_accuracy_normalised"] == pytest.approx((4 * record["validation_accuracy"] - 1) / 3)
 
 
 def test_unlabelled_rows_are_left_out(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:

@@ -593,3 +593,82 @@ def test_thirty_thousand_layers_are_weighed_in_linear_time() -> None:
     from mltools.layers import layer_scores
 
     assert layer_scores({(i, i): 1.0 for i in range(1, 30_001)}, 30_000) == [1.0] * 30_000
+
+
+# -- other columns, spread, averages of centres, the additive solution ------------------------------------
+def test_value_weighs_other_columns_in_groups_of_their_own(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [{**row, "l2": score} for row, score in zip(layers([1.0, 0.0]), [0.0, 1.0], strict=True)]
+    found = cli("mcog", file(rows), "--value", "score,l2").records
+    assert [(record["value"], record["m_cog"]) for record in found] == [("score", 1.0), ("l2", 2.0)]
+    by_layer = cli("mcog", file(rows), "--value", "l2", "--by-layer").records
+    assert [(record["value"], record["score"]) for record in by_layer] == [("l2", 0.0), ("l2", 1.0)]
+    missing = cli("mcog", file(rows), "--value", "l3")
+    assert missing.code == 3 and 'no "l3"' in missing.err
+
+
+def test_runs_averaged_say_how_far_their_centres_spread(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [*layers([1.0, 0.0, 0.0], seed=1), *layers([0.0, 1.0, 0.0], seed=2), *layers([0.0, 0.0, 1.0], seed=3)]
+    (record,) = cli("mcog", file(rows), "--by", "tool").records
+    assert (record["m_cog"], record["m_cog_sd"], record["n_runs"]) == (2.0, 1.0, 3)
+    single = cli("mcog", file(rows)).records
+    assert [(each["m_cog_sd"], each["n_runs"]) for each in single] == [(None, 1)] * 3
+    rows += layers([0.0, 0.0, 0.0], seed=4)  # a run without a centre
+    assert cli("mcog", file(rows), "--by", "tool").records[0]["m_cog_sd"] is None
+
+
+def test_centres_are_averaged_over_tools_whatever_else_is_theirs(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [
+        *layers([1.0, 0.0], "grads", part="all", task="a"),
+        *layers([0.0, 1.0], "probe", target="noise", task="a"),
+        *layers([1.0, 1.0], "grads", part="all", task="b"),
+    ]
+    first, second = cli("mcog", file(rows), "--over", "tool").records
+    assert (first["tool"], first["task"], first["m_cog"], first["n_runs"]) == ("grads,probe", "a", 1.5, 2)
+    assert first["m_cog_sd"] == pytest.approx(0.5**0.5) and first["weights"] is None
+    assert (second["tool"], second["m_cog"], second["m_cog_sd"]) == ("grads", 1.5, None)
+    rows[0]["valid"], rows[0]["valid_reason"] = False, "noisy_not_memorised"
+    marked = cli("mcog", file(rows), "--over", "tool").records
+    assert [record["valid"] for record in marked] == [False, None]
+    unknown = cli("mcog", file(rows), "--over", "modle")
+    assert (unknown.code, unknown.err.count("--over modle: no such tag (found: part, target, task, tool)")) == (2, 1)
+    deeper = cli("mcog", file([*rows, *layers([1.0, 1.0, 1.0], "grads", task="c")]), "--over", "task,tool")
+    assert deeper.code == 3 and "different numbers of layers" in deeper.err
+
+
+def test_one_centre_that_is_unknown_makes_the_average_unknown(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    rows = [*layers([1.0, 0.0], "grads"), *layers([0.0, 0.0], "probe")]
+    result = cli("mcog", file(rows), "--over", "tool")
+    assert (result.records[0]["m_cog"], result.records[0]["reason"]) == (None, "all weights are zero")
+
+
+def test_windows_say_their_clean_error_and_the_largest_error_of_one_layer(
+    cli: Cli, file: Callable[[Rows], Path]
+) -> None:
+    rows = windows(GOLDEN["acc_noisy"])
+    for number, row in enumerate(rows):
+        row["clean_accuracy"] = 1 - number / 1000
+    (record,) = cli("mcog", file(rows)).records
+    assert record["clean_error"] == pytest.approx(sum(range(78)) / 78 / 1000)
+    alone = [
+        1 - value for (start, end), value in zip(GOLDEN["windows"], GOLDEN["acc_noisy"], strict=True) if start == end
+    ]
+    assert record["max_single_layer"] == pytest.approx(max(alone))
+    rows[5]["clean_accuracy"] = None
+    assert cli("mcog", file(rows)).records[0]["clean_error"] is None
+    (of_layers,) = cli("mcog", file(layers([1.0, 2.0]))).records
+    assert of_layers["clean_error"] is of_layers["max_single_layer"] is None
+
+
+def test_the_additive_solution_by_layer(cli: Cli, file: Callable[[Rows], Path]) -> None:
+    own = [0.1, 0.0, 0.3]
+    rows = [
+        {"tool": "swap", "start": a, "end": b, "layers": 3, "memorisation_error": sum(own[a - 1 : b]) + 0.05}
+        for a in (1, 2, 3)
+        for b in range(a, 4)
+    ]
+    found = cli("mcog", "--by-layer", "--solved", file(rows)).records
+    assert [record["score"] for record in found] == pytest.approx(own)
+    alone = cli("mcog", "--by-layer", "--solved", file([row for row in rows if row["start"] == row["end"]]))
+    assert alone.code == 3 and "no additive solution: the windows do not tell the offset" in alone.err
+    assert cli("mcog", "--solved", file(rows)).code == 2
+    assert cli("mcog", "--by-layer", "--over", "tool", file(rows)).code == 2

@@ -173,3 +173,14 @@ def test_figure_2_with_its_chance_level(cli: Cli, technique: str) -> None:
 def test_messages(cli: Cli, arguments: tuple[object, ...], code: int, message: str) -> None:
     result = cli("score", *arguments, stdin=lines(layers([1.0, 0.5, 0.0], dataset="a")))
     assert (result.code, result.out, result.err) == (code, "", f"mltools: {message}\n")
+
+
+def test_value_judges_several_columns_of_one_run(cli: Cli, tmp_path: Path) -> None:
+    """Table 4: one run of grads holds all variants."""
+    rows = [
+        {"tool": "grads", "layer": layer, "layers": 3, "score": None, "planted": "2", "l1": l1, "l2": l2}
+        for layer, (l1, l2) in enumerate([(0.1, 0.9), (0.8, 0.05), (0.1, 0.05)], start=1)
+    ]
+    path = write_jsonl(tmp_path / "grads.jsonl", rows)
+    found = cli("score", path, "--truth", "planted", "-k", "1", "--value", "l1,l2").records
+    assert [(record["value"], record["accuracy"]) for record in found] == [("l1", 1.0), ("l2", 0.0)]

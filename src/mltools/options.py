@@ -146,6 +146,16 @@ By = Annotated[
         help="Group by these columns and average runs in a group. Default: all tags.",
     ),
 ]
+LayerValues = Annotated[
+    tuple[str, ...],
+    Flag(
+        "--value",
+        metavar="COL[,COL]",
+        parse=parse_names,
+        default="memorisation_error of windows, score of layers",
+        help="Columns to read instead, each of which makes groups with a column value, e.g. score_l2_noisy.",
+    ),
+]
 Per = Annotated[
     tuple[str, ...],
     Flag(

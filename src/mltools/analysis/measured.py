@@ -6,7 +6,7 @@ Where runs of `retrain` are averaged, each run's errors are first divided by the
 released code does before it averages over seeds: a run that forgets more of everything would weigh more otherwise.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -24,6 +24,7 @@ from mltools.sweep import scaled
 Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 
 ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
+CLEAN = "clean_accuracy"
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +38,8 @@ class Measured:
         n_layers: L.
         cells: the values.
         carried: what the records say of themselves.
+        clean: `clean_accuracy` of each window record that has such a column.
+        runs: the runs that were averaged; none where there was one.
         unscaled: why runs could not be scaled before they were averaged; None where they could, or need not be.
         was_scaled: whether they were.
     """
@@ -47,6 +50,8 @@ class Measured:
     n_layers: int = 0
     cells: Cells[Span] = field(default_factory=Cells)
     carried: Carried = field(default_factory=Carried)
+    clean: list[Any] = field(default_factory=list)
+    runs: Sequence["Measured"] = ()
     unscaled: str | None = None
     was_scaled: bool = False
 
@@ -114,6 +119,22 @@ class Measured:
         return None
 
     @property
+    def clean_error(self) -> float | None:
+        """1 less the mean clean accuracy over the windows; null where one does not know it."""
+        if not self.clean or not all(type(number) in (int, float) for number in self.clean):
+            return None
+        return 1 - fsum(self.clean) / len(self.clean)
+
+    @property
+    def max_single_layer(self) -> float | None:
+        """The largest value of a window of one layer; null where some layer has none, and for layer records."""
+        if self.kind != "window" or self.lacking is not None:
+            return None
+        values = self.cells.means()
+        alone = [values.get((layer, layer)) for layer in range(1, self.n_layers + 1)]
+        return None if None in alone else max(number for number in alone if number is not None)
+
+    @property
     def widths(self) -> str | None:
         """The widths of the windows as a layer list, for layers those that their scores were made of."""
         if self.kind == "window":
@@ -125,7 +146,12 @@ class Measured:
         return format_layers(range(1, self.n_layers + 1)) if only == "1-L" else only
 
 
-def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: str | None = None) -> list[Measured]:
+def measure(
+    records: Iterable[Records],
+    by: Sequence[str] | None = None,
+    value: str | None = None,
+    numbers: Collection[str] = (),
+) -> list[Measured]:
     """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
 
     Records of the embeddings (layer 0) are passed over.
@@ -134,12 +160,14 @@ def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: 
         records: blocks of records, in any order.
         by: as in `mcog`.
         value: the column to read; default `memorisation_error` of windows, `score` of layers.
+        numbers: columns that are no tags, as `value` is none.
 
     Raises:
         RowsError: records of neither kind, layers out of range, groups that mix kinds or numbers of layers, and
             a window or layer that comes twice, without `by` in a group and with it in a run of retrain.
     """
-    runs = Groups(by, Measured, runs=by is not None)
+    numbers = {*numbers, *([value] if value else [])}
+    runs = Groups(by, Measured, runs=by is not None, numbers=numbers)
     for block in filled(records, by) if value == SCALED else records:
         for part in block.by_columns():
             add(part, runs, value, averaged=by is not None)
@@ -147,6 +175,21 @@ def measure(records: Iterable[Records], by: Sequence[str] | None = None, value: 
     if not found:
         raise RowsError("no records came in")
     return found if by is None else _averaged(found, {"tool", *by}, value or ERROR)
+
+
+def measure_each(
+    records: Iterable[Records], by: Sequence[str] | None = None, values: Sequence[str] = ()
+) -> list[Measured]:
+    """Measure several columns, each of which is named by a column `value` of its groups; none: as `measure`."""
+    if not values:
+        return measure(records, by)
+    blocks = list(records)
+    found = []
+    for value in values:
+        for group in measure(blocks, by, value, values):
+            group.key = (*(item for item in group.key if item[0] != "value"), ("value", value))
+            found.append(group)
+    return found
 
 
 def _averaged(runs: Iterable[Measured], by: set[str], value: str) -> list[Measured]:
@@ -167,6 +210,8 @@ def _together(runs: Sequence[Measured], by: set[str], value: str) -> Measured:
     group = Measured(tuple(item for item in first.key if item[0] in by), first.first, first.kind, first.n_layers)
     group.was_scaled = first.tags["tool"] == "retrain" and value == ERROR
     group.carried.join(run.carried for run in runs)
+    group.runs = runs
+    group.clean = [number for run in runs for number in run.clean]
     for run in runs:
         if (run.kind, run.n_layers) != (group.kind, group.n_layers):
             _claim(group, run.kind, run.n_layers, run.first.place)
@@ -247,6 +292,8 @@ def add(records: Records, groups: Groups[Measured], value: str | None = None, *,
         if head != (group.kind, group.n_layers):
             _claim(group, *head, records.record(run.start).place)
         group.carried.read(records[run])
+        if head[0] == "window" and CLEAN in records.values[0]:
+            group.clean.extend(map(itemgetter(CLEAN), records.values[run]))
         repeats = averaged and group.key[0] != ("tool", "retrain")
         repeated = group.cells.enter(spans[run], numbers[run], repeats=repeats)
         if repeated is not None:

@@ -7,7 +7,7 @@ the usual approximations. Intervals are bootstrap percentiles, above 600 pairs F
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from math import atanh, fsum, sqrt, tanh
 from typing import Literal
 from zlib import crc32
@@ -20,6 +20,8 @@ Method = Literal["spearman", "pearson", "kendall"]
 
 EXACT_UP_TO = 8
 BOOTSTRAP_UP_TO = 600
+LEAST_CLUSTERS = 3
+MOST_COUNTS = 4_000_000
 LEVEL = 95.0
 Z95 = 1.959963984540054
 """The 97.5th percentile of the normal distribution."""
@@ -42,7 +44,15 @@ class Agreement:
     reason: str | None = None
 
 
-def agreement(x: Floats, y: Floats, method: Method, *, seed: int = 1, resamples: int = 2000) -> Agreement:
+def agreement(
+    x: Floats,
+    y: Floats,
+    method: Method,
+    *,
+    seed: int = 1,
+    resamples: int = 2000,
+    clusters: NDArray[np.intp] | None = None,
+) -> Agreement:
     """Correlate two series of equal length, finite numbers, in any order of the pairs.
 
     Args:
@@ -51,6 +61,8 @@ def agreement(x: Floats, y: Floats, method: Method, *, seed: int = 1, resamples:
         method: the coefficient; Kendall's is tau-b.
         seed: of the bootstrap.
         resamples: of the bootstrap; 0 gives no interval.
+        clusters: (n,), the cluster of each pair, from 0. Whole clusters are drawn then, and there is no p: pairs of
+            one cluster are not independent.
     """
     if len(x) < 3:
         return Agreement(reason="n<3")
@@ -59,6 +71,10 @@ def agreement(x: Floats, y: Floats, method: Method, *, seed: int = 1, resamples:
         if np.ptp(series) == 0:
             return Agreement(reason=f"{name} is constant")
     correlation = coefficient(x, y, method)
+    if clusters is not None:
+        order = np.lexsort((y, x, clusters))
+        found = resample_clusters([(x[order], y[order])], clusters[order], method, seed, resamples)
+        return Agreement(correlation, None, None, *_percentiles(found, "bootstrap of clusters"))
     p, p_method = _p_value(x, y, method, correlation)
     low, high, ci_method = _interval(x, y, method, correlation, seed, resamples)
     return Agreement(correlation, p, p_method, low, high, ci_method)
@@ -138,12 +154,72 @@ def _interval(
     x, y = x[order], y[order]
     rng = np.random.default_rng([seed, crc32(b"correlate bootstrap")])
     counts = rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size=resamples).astype(np.float64)
-    found = resampled(x, y, counts, method)
+    return _percentiles(resampled(x, y, counts, method), "bootstrap")
+
+
+def _percentiles(found: Floats, method: str) -> tuple[float | None, float | None, str | None]:
+    """Give the ends of the interval that resamples span, and how it was made; nothing where none has a coefficient."""
     found = found[np.isfinite(found)]
     if not len(found):
         return None, None, None
     low, high = np.percentile(found, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
-    return float(low), float(high), "bootstrap"
+    return float(low), float(high), method
+
+
+def resample_clusters(
+    pairs: Sequence[tuple[Floats, Floats]], clusters: NDArray[np.intp], method: Method, seed: int, resamples: int
+) -> Floats:
+    """Correlate bootstrap resamples of whole clusters: (resamples,), means over the pairs; none below 3 clusters.
+
+    Args:
+        pairs: of series, (n,) each, all over the same keys.
+        clusters: the cluster of each key, (n,), from 0.
+        method: the coefficient.
+        seed: of the resamples.
+        resamples: how many.
+    """
+    n = int(clusters.max()) + 1
+    if n < LEAST_CLUSTERS or not resamples:
+        return np.empty(0)
+    rng = np.random.default_rng([seed, crc32(b"correlate bootstrap")])
+    step = max(1, MOST_COUNTS // len(clusters))  # resamples at once, so that many keys take little memory
+    means = []
+    for start in range(0, resamples, step):
+        drawn = rng.multinomial(n, np.full(n, 1 / n), size=min(step, resamples - start))
+        counts = drawn[:, clusters].astype(np.float64)
+        means.append(np.mean([resampled(x, y, counts, method) for x, y in pairs], axis=0))
+    return np.concatenate(means)
+
+
+def mean_agreement(
+    series: Sequence[Floats],
+    method: Method,
+    *,
+    seed: int = 1,
+    resamples: int = 2000,
+    clusters: NDArray[np.intp] | None = None,
+) -> Agreement:
+    """Average the correlations of every two of several series over the same keys (§4.1); there is no p.
+
+    The interval draws keys, or whole clusters, for all series together.
+
+    Args:
+        series: two or more, (n,) each.
+        method: as in `agreement`.
+        seed: as in `agreement`.
+        resamples: as in `agreement`.
+        clusters: as in `agreement`.
+    """
+    found = [agreement(x, y, method, resamples=0) for x, y in combinations(series, 2)]
+    reason = next((one.reason for one in found if one.reason), None)
+    if reason is not None:
+        return Agreement(reason="n<3" if reason == "n<3" else "a series is constant")
+    order = np.lexsort((*series, *([] if clusters is None else [clusters])))
+    pairs = list(combinations([rounded(each[order]) for each in series], 2))
+    drawn = np.arange(len(order)) if clusters is None else clusters[order]
+    made = "bootstrap" if clusters is None else "bootstrap of clusters"
+    interval = _percentiles(resample_clusters(pairs, drawn, method, seed, resamples), made)
+    return Agreement(fsum(one.correlation or 0.0 for one in found) / len(found), None, None, *interval)
 
 
 def _fisher(correlation: float, n: int, method: Method) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Sorting records into groups: by tool and tags, or by columns that a person names. Fast for a million records."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby, islice
@@ -95,9 +95,19 @@ class Groups(Generic[G]):
     columns does not matter. A group is what `make(its columns, its first record)` gives.
     """
 
-    def __init__(self, by: Sequence[str] | None, make: Callable[[Group, Record], G], *, runs: bool = False) -> None:
-        """Start without groups; with `runs`, groups that differ in other tags or the digest `run` are kept apart."""
-        self._by, self._make, self._runs = by, make, runs
+    def __init__(
+        self,
+        by: Sequence[str] | None,
+        make: Callable[[Group, Record], G],
+        *,
+        runs: bool = False,
+        numbers: Collection[str] = (),
+    ) -> None:
+        """Start without groups; with `runs`, groups that differ in other tags or the digest `run` are kept apart.
+
+        The columns `numbers` are no tags, whatever the kind declares: they are what is measured.
+        """
+        self._by, self._make, self._runs, self._numbers = by, make, runs, numbers
         self._groups: dict[Group, G] = {}
         self._layouts: dict[tuple[str, ...], _Layout[G]] = {}
 
@@ -130,6 +140,7 @@ class Groups(Generic[G]):
         for name in self._by or ():
             record.get(name, SCALARS)
         tags = tags_of(record) if self._by is None or self._runs else []
+        tags = [name for name in tags if name not in self._numbers]
         digest = ["run"] if self._runs and "run" in record.values else []
         return [name for name in dict.fromkeys([*(self._by or ()), *tags, *digest]) if name != "tool"]
 

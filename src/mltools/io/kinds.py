@@ -84,6 +84,12 @@ class EpochRecord:
     n_aux: int | None = amount("auxiliary training rows; null without --aux", None)
     aux_loss: float | None = amount("mean auxiliary cross-entropy over the epoch; null without --aux", None)
     aux_accuracy: float | None = fraction("accuracy on auxiliary training rows; null if not measured", None)
+    validation_accuracy_normalised: float | None = column(
+        "(validation_accuracy - r) / (1 - r), where r = 1 / classes is guessing's: 0 is no better, 1 all right (Table "
+        "2); null without --validation",
+        None,
+        high=1,
+    )
     attempt: int = amount("attempt of the run, from 1; each further one of --raise-lr has twice the rate", 1)
     memorised_epoch: int | None = amount("first epoch of the attempt that met the criterion; null before", None)
     kept: bool | None = column(
@@ -351,7 +357,7 @@ class CogRecord(OfLayers):
     )
     weights: list[float] | None = amount(
         "weight of each layer 1..L, not scaled to sum 1; where runs of retrain are averaged, each run's errors are "
-        "first divided by its full window's; null where there are none, as `reason` says"
+        "first divided by its full window's; null where there are none, as `reason` says, and of averages (--over)"
     )
     n_records: int = amount("records that the weights came from")
     reason: str | None = column("why `m_cog` is null; null where it is not", None)
@@ -375,6 +381,16 @@ class CogRecord(OfLayers):
         "root mean square, over the windows, of error less the additive solution's; null without one", None
     )
     solved_reason: str | None = column("why `m_cog_solved` is null; null where it is not", None)
+    n_runs: int | None = amount("runs averaged window by window (--by), or centres averaged (--over)", None)
+    m_cog_sd: float | None = amount(
+        "sample standard deviation of the runs' own centres; null for one, and where a run has none", None
+    )
+    clean_error: float | None = fraction(
+        "1 - clean_accuracy, mean over the windows (footnote 6); null where a window does not know it", None
+    )
+    max_single_layer: float | None = column(
+        "largest error, or --value, of a window of one layer (Figure 4); null where a layer has no such window", None
+    )
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
 
 
@@ -451,21 +467,30 @@ class CorrelationRecord:
     """How two series agree over the keys that both have a value for (Table 2, Figures 8 and 9)."""
 
     tool: str = column("correlate")
-    a: str = column("one series: a value of the pivot column, a value's name, or both")
-    b: str = column("the other")
+    a: str = column("one series: a value of the pivot column, a value's name, or both; with --mean all, by commas")
+    b: str = column("the other; with --mean `each other`")
     pivot: str | None = column("the column whose values are the series; null where the values' names are")
     value: str = column("what was correlated, e.g. m_cog or score")
     method: str = column("spearman, pearson or kendall")
     n: int = amount("pairs of numbers: keys with a value in both series")
     n_dropped: int = amount("keys with a value in one series only, or an undefined one")
     correlation: float | None = column("the coefficient; null where `reason` says why", low=-1, high=1)
-    p: float | None = fraction("two-sided p value; null as `correlation`")
+    p: float | None = fraction(
+        "two-sided p value; null as `correlation`, with --mean, and with --cluster, as keys of one cluster are not "
+        "independent"
+    )
     p_method: str | None = column("permutation (all orders, n up to 8) or asymptotic")
     p_adjusted: float | None = fraction("p after Benjamini and Hochberg over all records of the run")
     ci_low: float | None = column("lower end of the 95 % interval; null as `correlation`", low=-1, high=1)
     ci_high: float | None = column("upper end of it", low=-1, high=1)
-    ci_method: str | None = column("bootstrap (percentiles), or fisher (z, n above 600)")
+    ci_method: str | None = column(
+        "bootstrap (percentiles), fisher (z, n above 600), or bootstrap of clusters; null below 3 clusters"
+    )
     reason: str | None = column("why numbers are null: n<3, or a is constant, or b is constant")
+    mean_difference: float | None = column("mean of a - b; null where n is 0, and with --mean", None)
+    mean_absolute_difference: float | None = amount("mean of |a - b|; null likewise", None)
+    n_clusters: int | None = amount("clusters that the interval draws (--cluster); null without", None)
+    n_pairs: int | None = amount("pairs of series that `correlation` is the mean over (--mean); null without", None)
     valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
     valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
 

@@ -19,9 +19,9 @@ class Settings:
 
     Reads long records (of mcog, centroid --events, …; window and layer records are weighed first) and writes one
     record for each two values of --pivot, or each two --values: the rank correlation over the keys that both have,
-    with p (exact up to 8), p adjusted for the number of records, a 95 % bootstrap interval, and how many keys were
-    kept and dropped. Scores are matched layer by layer. Constant or short series give null and the reason. Of the
-    records of finetune, those of the epoch that the checkpoint holds count.
+    with p (exact up to 8), p adjusted for the number of records, a 95 % bootstrap interval, the mean difference, and
+    how many keys were kept and dropped. Scores are matched layer by layer. Constant or short series give null and
+    the reason. Of the records of finetune, those of the epoch that the checkpoint holds count.
     """
 
     records: RecordsOperand = ()
@@ -62,6 +62,18 @@ class Settings:
         Literal["spearman", "pearson", "kendall"],
         Flag("--method", metavar="NAME", help="spearman, pearson or kendall."),
     ] = "spearman"
+    mean: Annotated[
+        bool,
+        Flag("--mean", help="One record a table: the mean correlation of every two series, over keys that all have."),
+    ] = False
+    cluster: Annotated[
+        str | None,
+        Flag(
+            "--cluster",
+            metavar="COL",
+            help="Intervals draw whole groups of keys by this key column, e.g. dataset; p is null then.",
+        ),
+    ] = None
     resamples: Annotated[
         int, Flag("--resamples", metavar="N", numbers=whole(0, 10_000_000), help="Bootstrap resamples for intervals.")
     ] = 2000
@@ -90,6 +102,8 @@ SPEC = CommandSpec(
         "mltools mcog swap.jsonl retrain.jsonl | mltools correlate --on dataset,model",
         "mltools correlate swap.jsonl grads.jsonl --pivot model --value score --on tool,dataset --scale minmax",
         "mltools correlate swap.jsonl retrain.jsonl grads.jsonl --value score --per model -o table.parquet",
+        "mltools correlate swap.jsonl --pivot model --on dataset --mean",
+        "mltools correlate swap.jsonl retrain.jsonl --on dataset,model --cluster dataset",
     ),
     counted="records",
     released=_released,

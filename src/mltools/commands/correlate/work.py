@@ -4,6 +4,7 @@ Long records in, one record a pair of series out. A series is one value of the p
 one of several values; its points are keys, combinations of the columns `on`. The numbers are `tools/statistics.py`'s.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from mltools.analysis.carried import Carried
 from mltools.analysis.layer_scores import weigh
 from mltools.analysis.measured import Measured, add
-from mltools.analysis.statistics import adjust, agreement
+from mltools.analysis.statistics import adjust, agreement, mean_agreement
 from mltools.commands.correlate import Settings
-from mltools.errors import RowsError
+from mltools.errors import RowsError, UsageError
 from mltools.io.groups import SCALARS, Cells, Groups, tags_of
 from mltools.io.kinds import CorrelationRecord
 from mltools.io.records import Record, Records
@@ -60,7 +61,9 @@ def correlate(
         for part in block.by_columns():
             reader.read(part)
     reader.weigh_sweeps()
-    found = [(key, record) for key, table in reader.tables.items() for record in _pairs(table, settings)]
+    if settings.cluster is not None and settings.cluster not in reader.on:
+        raise UsageError(f"--cluster {settings.cluster}: no key column ({', '.join(reader.on)}); name it in --on")
+    found = [(key, record) for key, table in reader.tables.items() for record in _pairs(table, settings, reader.on)]
     if not found:
         names = sorted({name for table in reader.tables.values() for name in table})
         raise RowsError(f"nothing to correlate: series {', '.join(names) or 'none'}; two are needed in each table")
@@ -104,6 +107,7 @@ class _Reader:
         self.tables: dict[Key, dict[str, _Series]] = {}
         self._config = settings
         self._on = settings.on
+        self.on: tuple[str, ...] = ()
         self._sweeps = Groups(None, Measured)
         self._epochs = Groups(None, _Epochs)
         self._scaled = settings.scale == "minmax"
@@ -234,7 +238,8 @@ class _Reader:
         layer = ("layer",) if "score" in self._config.value and "layer" not in self._on else ()
         if not (self._on or layer):
             raise RowsError(f"{record.place}: no tags to match records on; name the key columns with --on")
-        return (*self._on, *layer)
+        self.on = (*self._on, *layer)
+        return self.on
 
 
 def _is_of_epochs(records: Records) -> bool:
@@ -257,40 +262,76 @@ def _split(records: Records, column: str) -> tuple[Records, Records]:
     return records.where(column, partial(is_not, None)), records.where(column, partial(is_, None))
 
 
-def _pairs(table: dict[str, _Series], settings: Settings) -> Iterator[CorrelationRecord]:
-    """Correlate every two series of a table."""
+def _pairs(table: dict[str, _Series], settings: Settings, on: Sequence[str]) -> Iterator[CorrelationRecord]:
+    """Correlate every two series of a table; or all together, with `mean`."""
     names = sorted(table) if settings.series else [value for value in settings.value if value in table]
-    columns = _aligned({name: _numbers(table[name], settings) for name in names})
-    for a, b in combinations(names, 2):
-        carried = Carried().join([table[a].carried, table[b].carried])
-        if len(carried.widths) > 1 and not settings.allow_mixed:
-            found = " and ".join(sorted(carried.widths))
-            raise RowsError(
-                f"{a} and {b}: numbers of windows of widths {found} would be compared, which may differ for that "
-                "alone; weigh the same widths, or say --allow-mixed"
-            )
-        (x, in_a), (y, in_b) = columns[a], columns[b]
-        both = np.isfinite(x) & np.isfinite(y)
-        n = int(both.sum())
-        result = agreement(x[both], y[both], settings.method, seed=settings.seed, resamples=settings.resamples)
+    keys, columns = _aligned({name: _numbers(table[name], settings) for name in names})
+    clusters = None if settings.cluster is None else _clusters([key[on.index(settings.cluster)] for key in keys])
+    for group in [names] if settings.mean and len(names) > 1 else combinations(names, 2):
+        carried = _carried_by(table, group, settings)
+        numbers, has = np.stack([columns[name][0] for name in group]), np.stack([columns[name][1] for name in group])
+        kept = np.isfinite(numbers).all(axis=0)
+        n = int(kept.sum())
         yield CorrelationRecord(
             tool="correlate",
-            a=a,
-            b=b,
+            a=",".join(group) if settings.mean else group[0],
+            b="each other" if settings.mean else group[1],
             pivot=settings.series,
             value=",".join(settings.value),
             method=settings.method,
             n=n,
-            n_dropped=int((in_a | in_b).sum()) - n,
+            n_dropped=int(has.any(axis=0).sum()) - n,
             p_adjusted=None,
             valid=carried.valid,
             valid_reason=carried.valid_reason,
-            **asdict(result),
+            **_agreement(numbers[:, kept], clusters if clusters is None else _renumbered(clusters[kept]), settings),
         )
 
 
-def _aligned(series: dict[str, dict[Key, float]]) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
-    """Give each series' numbers over all keys in one order, NaN where it has none, and which keys it has."""
+def _carried_by(table: dict[str, _Series], group: Sequence[str], settings: Settings) -> Carried:
+    """Give what the records of some series say of themselves.
+
+    Raises:
+        RowsError: windows of different widths, which are not to be compared.
+    """
+    carried = Carried().join(table[name].carried for name in group)
+    if len(carried.widths) > 1 and not settings.allow_mixed:
+        found = " and ".join(sorted(carried.widths))
+        raise RowsError(
+            f"{' and '.join(group)}: numbers of windows of widths {found} would be compared, which may differ for that "
+            "alone; weigh the same widths, or say --allow-mixed"
+        )
+    return carried
+
+
+def _agreement(numbers: Floats, clusters: NDArray[np.intp] | None, settings: Settings) -> dict[str, Any]:
+    """Give the columns that say how series agree, (series, keys)."""
+    options: dict[str, Any] = {"seed": settings.seed, "resamples": settings.resamples, "clusters": clusters}
+    n_clusters = None if clusters is None else len(np.unique(clusters))
+    if settings.mean:
+        n_pairs = len(numbers) * (len(numbers) - 1) // 2
+        found = asdict(mean_agreement(list(numbers), settings.method, **options))
+        return {**found, "n_clusters": n_clusters, "n_pairs": n_pairs}
+    differences = (numbers[0] - numbers[1]).tolist()
+    return {
+        **asdict(agreement(numbers[0], numbers[1], settings.method, **options)),
+        "n_clusters": n_clusters,
+        "mean_difference": fsum(differences) / len(differences) if differences else None,
+        "mean_absolute_difference": fsum(map(abs, differences)) / len(differences) if differences else None,
+    }
+
+
+def _clusters(names: Sequence[Any]) -> NDArray[np.intp]:
+    """Number the clusters of keys, whatever the order of the keys."""
+    return np.unique(list(map(json.dumps, names)), return_inverse=True)[1]
+
+
+def _renumbered(clusters: NDArray[np.intp]) -> NDArray[np.intp]:
+    return np.unique(clusters, return_inverse=True)[1]
+
+
+def _aligned(series: dict[str, dict[Key, float]]) -> tuple[list[Key], dict[str, tuple[Floats, NDArray[np.bool_]]]]:
+    """Give all keys, and each series' numbers over them, NaN where it has none, and which keys it has."""
     keys = list(dict.fromkeys(chain.from_iterable(series.values())))
     places: dict[Key, int] = {}
     columns = {}
@@ -304,7 +345,7 @@ def _aligned(series: dict[str, dict[Key, float]]) -> dict[str, tuple[Floats, NDA
         filled[at] = np.fromiter(numbers.values(), np.float64, len(numbers))
         has[at] = True
         columns[name] = filled, has
-    return columns
+    return keys, columns
 
 
 def _numbers(series: _Series, settings: Settings) -> dict[Key, float]:

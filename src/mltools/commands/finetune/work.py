@@ -387,6 +387,7 @@ class _Run:
         looking = settings.evaluate == "memorised" and progress.memorised_epoch is None
         train = main.scores() if always or looking else None
         held_out = measure(main.checkpoint, *self.held_out) if self.held_out is not None else None
+        guessing = 1 / len(main.checkpoint.labels)
         n_noisy, n_aux = int(main.noisy.sum()), len(self.tasks[1].rows) if self.aux is not None else None
         return EpochRecord(
             tool="finetune",
@@ -405,6 +406,7 @@ class _Run:
             validation_loss=held_out.loss if held_out else None,
             validation_accuracy=held_out.accuracy if held_out else None,
             validation_macro_f1=held_out.macro_f1 if held_out else None,
+            validation_accuracy_normalised=(held_out.accuracy - guessing) / (1 - guessing) if held_out else None,
             memorised=progress.memorised_epoch is not None or (train is not None and self._is_memorised(train)),
             n_aux=n_aux,
             aux_loss=progress.aux_loss_sum / n_aux if n_aux else None,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mltools import console
-from mltools.analysis.layer_scores import layers, mcog
+from mltools.analysis.layer_scores import average, layers, mcog
 from mltools.errors import RowsError
 from mltools.io.kinds import CogRecord, LayerRecord
 from mltools.run import Run
@@ -12,8 +12,9 @@ from mltools.run import Run
 
 def run(run: Run) -> Iterator[tuple[CogRecord | LayerRecord, dict[str, Any]]]:
     """Weigh the records given, or write each layer's score."""
-    if run.settings.by_layer:
-        yield from run.carried(layers(run.records(), run.settings.by))
+    settings = run.settings
+    if settings.by_layer:
+        yield from run.carried(layers(run.records(), settings.by, settings.value, solved=settings.solved))
     else:
         yield from run.carried(_centres(run))
 
@@ -22,7 +23,8 @@ def _centres(run: Run) -> Iterator[tuple[CogRecord, dict[str, Any]]]:
     """Weigh the records, and say at the end how many groups have no centre, so that one does not keep the others."""
     n = 0
     reasons: list[str] = []
-    for record, group in mcog(run.records(), run.settings.by):
+    centres = mcog(run.records(), run.settings.by, run.settings.value)
+    for record, group in average(centres, run.settings.over) if run.settings.over else centres:
         yield record, group
         n += 1
         reasons += [record.reason] if record.reason is not None else []

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from mltools.errors import UsageError
 from mltools.layers import parse_layers
-from mltools.options import OutputOptions, Per, RecordsOperand, Strict, parse_names
+from mltools.options import LayerValues, OutputOptions, Per, RecordsOperand, Strict, parse_names
 from mltools.spec import CommandSpec, Flag
 
 
@@ -36,6 +36,7 @@ class Settings:
             "-k", metavar="N[,N]", parse=_parse_numbers, default="1,2", help="How many of the best layers to look at."
         ),
     ] = (1, 2)
+    value: LayerValues = ()
     per: Per = ()
     strict: Strict = False
     output: OutputOptions = OutputOptions()
@@ -55,6 +56,7 @@ SPEC = CommandSpec(
     examples=(
         "mltools score swap.jsonl grads.jsonl --truth 3-4",
         "cat control-*.jsonl | mltools score --truth planted --per model -k 1,2,3",
+        "mltools score grads.jsonl --truth 6-7 --value score_l1_noisy,score_l1_difference",
     ),
     counted="records",
     check=_check,

@@ -9,7 +9,7 @@ from math import comb
 from typing import Any
 
 from mltools.analysis.carried import Carried
-from mltools.analysis.measured import Measured, measure
+from mltools.analysis.measured import Measured, measure_each
 from mltools.analysis.statistics import wilson
 from mltools.commands.score import Settings
 from mltools.errors import RowsError, UsageError
@@ -45,8 +45,9 @@ def score(records: Iterable[Records], settings: Settings) -> Iterator[tuple[Scor
         RowsError: as `mcog`; a column that is missing; known layers outside 1..L; fewer than k layers.
     """
     totals: dict[tuple[tuple[str, Any], ...], _Judged] = {}
-    for group in measure(records):
-        columns = {name: _tag(group, name) for name in ("tool", *settings.per)}
+    named = ("tool", *settings.per, *(["value"] if settings.value else []))
+    for group in measure_each(records, values=settings.value):
+        columns = {name: _tag(group, name) for name in named}
         total = totals.setdefault(tuple(columns.items()), _Judged())
         _judge(group, settings, total)
     for key, total in totals.items():
