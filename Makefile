@@ -92,12 +92,14 @@ lowest:
 	$(BUILD)/lowest/bin/$(PIP) install --quiet --constraint $(BUILD)/lowest.txt torch
 	$(BUILD)/lowest/bin/$(PIP) install --quiet --constraint $(BUILD)/lowest.txt --editable '.[plot]' $(TESTERS)
 	$(BUILD)/lowest/bin/$(PYTEST) $(VERSION_TESTS)
+	$(BUILD)/lowest/bin/$(PYTEST) -m slow tests/test_architectures.py
 
 # The highest that it admits, whatever constraints.txt says.
 highest:
 	$(PYTHON) -m venv --clear $(BUILD)/highest
 	$(BUILD)/highest/bin/$(PIP) install --quiet --upgrade --upgrade-strategy eager --editable '.[plot]' $(TESTERS)
 	$(BUILD)/highest/bin/$(PYTEST) $(VERSION_TESTS)
+	$(BUILD)/highest/bin/$(PYTEST) -m slow tests/test_architectures.py
 
 # The newest transformers, beyond the bound too: its failures name the config keys and block calls that changed.
 try-newest:
@@ -107,6 +109,7 @@ try-newest:
 	$(BUILD)/newest/bin/$(PIP) install --quiet --upgrade transformers
 	$(BUILD)/newest/bin/$(PIP) list | grep -E '^(torch|transformers|tokenizers|huggingface_hub) '
 	$(BUILD)/newest/bin/$(PYTEST) --tb=short $(ARCHITECTURE_TESTS)
+	$(BUILD)/newest/bin/$(PYTEST) --tb=short -m slow tests/test_architectures.py
 
 clean:
 	rm -rf $(VENV) demo build

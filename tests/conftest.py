@@ -71,6 +71,9 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 4, "num_key_value_heads": 2, **SIZES},
     "qwen2": {"num_hidden_layers": 4, "num_key_value_heads": 2, **SIZES},
 }
+USUAL = ("bert", "gpt2", "modernbert", "llama")
+"""What every run of the tests tries; the others differ from one of these in little, and are tried in the slow tier."""
+BY_ARCHITECTURE = [pytest.param(name, marks=[] if name in USUAL else pytest.mark.slow) for name in ARCHITECTURES]
 DECODERS = ("gpt2", "opt", "gpt_neo", "gpt_neox", "llama", "qwen2")
 
 

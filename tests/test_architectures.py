@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from conftest import ARCHITECTURES, DECODERS
+from conftest import BY_ARCHITECTURE, DECODERS
 from mltools.commands.swap.work import window_logits
 from mltools.io.examples import read_examples
 from mltools.layers import Window, all_windows
@@ -38,7 +38,7 @@ def plain_logits(folder: Path, donor: Path, window: Window | None, texts: list[s
         return np.concatenate([model(**row).logits.numpy() for row in rows])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
     noisy, clean = tiny(architecture, 1), tiny(architecture, 2)
     examples = read_examples(noisy_rows)
@@ -56,7 +56,7 @@ def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Pat
         assert np.abs(ours - plain_logits(noisy, clean, window, texts)).max() < 1e-5
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_blocks_that_stay_on_disk_give_the_same_logits(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
     """--offload: every logit of every window to the bit, and no weight of a block is left in memory afterwards."""
     examples = read_examples(noisy_rows)

@@ -178,6 +178,7 @@ def test_b46_brackets_and_long_lines_come_out_as_they_are(cli: Cli, tmp_path: Pa
     assert {row["original_label"] for row in result.records} == {"[red]", "b"}
 
 
+@pytest.mark.slow
 def test_b50_parquet_then_torch_neither_hangs_nor_warns(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     """polars' threads, the tokenizer's and torch's in one real process: nothing forks, so nothing hangs or warns."""
     import subprocess

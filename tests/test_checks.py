@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import ARCHITECTURES, Cli
+from conftest import BY_ARCHITECTURE, Cli
 from mltools.commands.swap.work import window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
@@ -53,7 +53,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_checks_pass_and_leave_no_trace(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
     noisy, clean = (open_checkpoint(str(tiny(architecture, seed))) for seed in (1, 2))
     encoded = noisy.encode(read_examples(noisy_rows), 64)

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import ARCHITECTURES, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
+from conftest import BY_ARCHITECTURE, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.commands.finetune import work as module
 from mltools.commands.finetune.work import finetune
@@ -134,7 +134,7 @@ def test_both_accuracies_are_recorded_and_only_the_main_head_saved(
     assert set(json.loads((tmp_path / "m" / "mltools.json").read_text())["inputs"]) == {"rows", "aux", "pretrained"}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_second_head_shares_the_body(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
     """Every architecture: same body, other classes, and a row's logits do not depend on its batch."""
     checkpoint = open_checkpoint(str(tiny(architecture)))
@@ -317,7 +317,11 @@ class Planted:
     clean: Path
 
 
-@pytest.fixture(scope="module", params=PLACEMENTS, ids=lambda layers: "-".join(map(str, layers)))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(p, marks=[] if p == (3, 4) else pytest.mark.slow) for p in PLACEMENTS],
+    ids=lambda layers: "-".join(map(str, layers)),
+)
 def planted(
     request: pytest.FixtureRequest, tiny: Tiny, aux_rows: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Planted:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import ARCHITECTURES, Cli
+from conftest import BY_ARCHITECTURE, Cli
 from mltools.commands.swap.work import take_part, window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
@@ -21,7 +21,7 @@ Tiny = Callable[..., Path]
 ATTENTION = ("query", "key", "value", "q_lin", "q_proj", "c_attn", "Wqkv", "query_key_value", "out_proj", "o_proj")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_parts_of_every_architecture(architecture: str, tiny: Tiny) -> None:
     """Each tensor is of one part; projections of attention are `attn`, norms are vectors, matrices of `mlp` remain."""
     checkpoint = open_checkpoint(str(tiny(architecture, 1)))

@@ -61,6 +61,7 @@ def test_loop_equals_one_call(shell: Shell, swept: Path, tiny: Tiny, noisy_rows:
     assert [{**r, **unscaled} for r in looped] == [{**r, **unscaled} for r in whole.records]
 
 
+@pytest.mark.slow
 def test_xargs_goes_on_where_it_was(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     script = f"{EXAMPLES}/xargs.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} 4 all.jsonl 2"
     assert shell(script, tmp_path, OPTIONS=FAST).code == 0

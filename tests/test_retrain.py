@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import ARCHITECTURES, CONFORMANCE, Cli, keyword_rows, marked, settle, toy_rows, write_jsonl
+from conftest import BY_ARCHITECTURE, CONFORMANCE, Cli, keyword_rows, marked, settle, toy_rows, write_jsonl
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain, split_rows
 from mltools.commands.swap.work import swap
@@ -231,7 +231,7 @@ def recorded_losses(folder: Path, other: Path, rows: Path, config: RetrainSettin
     return losses
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_cached_equals_uncached(architecture: str, tiny: Tiny, noisy_rows: Path) -> None:
     """Without dropout, going on from kept states gives every step's loss to 1e-5, in every architecture."""
     noisy, other = (tiny(architecture, seed, dropout=False) for seed in (1, 2))

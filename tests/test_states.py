@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from conftest import ARCHITECTURES, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
+from conftest import BY_ARCHITECTURE, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.errors import RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
@@ -47,7 +47,7 @@ def small_table(n: int = 3) -> RowTable:
     return RowTable(list(range(n)), zeros, zeros, np.zeros(n, dtype=bool), ["a", "b"])
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", BY_ARCHITECTURE)
 def test_b03_states_are_transformers_hidden_states(
     architecture: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
