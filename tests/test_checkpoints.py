@@ -229,7 +229,7 @@ def test_b26_code_in_a_checkpoint_is_never_run(copy: Path, trap: str, where: str
 
 def test_adapters_and_quantised_weights(copy: Path) -> None:
     (copy / "adapter_config.json").write_text('{"base_model_name_or_path": "gpt2"}')
-    assert refusal(copy).startswith("adapter_config.json says it is an adapter; merge it")
+    assert refusal(copy).startswith('adapter_config.json says it is an adapter (LoRA or the like) of "gpt2"; merge it')
     (copy / "adapter_config.json").unlink()
     configure(copy, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     assert refusal(copy) == "its weights are quantised; save it dequantised first"

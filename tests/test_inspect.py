@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from conftest import CONFORMANCE, Cli, Shell, save_tiny, toy_rows, write_jsonl
 
@@ -103,6 +106,25 @@ def test_two_checkpoints(cli: Cli, tiny: Tiny) -> None:
     assert [line.split()[0] for line in table[1:]] == ["embeddings", "1", "2", "3", "4", "head"]
 
 
+def test_two_checkpoints_as_layer_scores(cli: Cli, tiny: Tiny) -> None:
+    """How far each layer moved is a score like any tool's: |B - A| weighs the layers."""
+    records = cli("inspect", tiny("bert", 1), tiny("bert", 2), "--json").records
+    a, b = (load_file(tiny("bert", seed) / "model.safetensors") for seed in (1, 2))
+    moved = []
+    for layer in range(4):
+        names = [name for name in a if name.startswith(f"bert.encoder.layer.{layer}.")]
+        moved.append(sum(float((b[name].double() - a[name].double()).square().sum()) for name in names) ** 0.5)
+    assert [record["score"] for record in records] == [None, *map(pytest.approx, moved), None]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (cog,) = cli("mcog", stdin=lines).records
+    assert cog["tool"] == "inspect" and cog["weights"] == pytest.approx(moved)
+    assert cli("score", "--truth", "2", stdin=lines).records[0]["n_groups"] == 1
+    some = cli("inspect", tiny("bert", 1), tiny("bert", 2), "--layers", "2-3", "--json").records
+    assert some == records[2:4]
+    (record,) = cli("inspect", tiny("bert", 1), "--layers", "4", "--json").records
+    assert [part["layer"] for part in record["parts"]] == [4]
+
+
 def test_two_checkpoints_of_other_shapes(cli: Cli, tiny: Tiny) -> None:
     folder = CONFORMANCE / "bert-questions"
     records = cli("inspect", folder / "noisy", folder / "pretrained", "--json").records
@@ -110,6 +132,115 @@ def test_two_checkpoints_of_other_shapes(cli: Cli, tiny: Tiny) -> None:
     assert records[-1]["layer"] is None and records[-1]["unmatched"] == ["classifier.bias", "classifier.weight"]
     wider = cli("inspect", tiny("bert", 1), tiny("bert", 1, hidden_size=16), "--json").records
     assert wider[1]["distance"] is None and wider[1]["different"] == [] and len(wider[1]["unmatched"]) > 10
+
+
+# -- raw tensors --------------------------------------------------------------------------------------
+TYPES = {
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Give a function name, tensors -> a file of them."""
+    folder = tmp_path_factory.mktemp("weights")
+
+    def save(name: str, tensors: dict[str, Tensor]) -> Path:
+        save_file(tensors, folder / name, {"format": "pt"})
+        return folder / name
+
+    return save
+
+
+def test_every_type_is_read_as_torch_reads_it(cli: Cli, weights: Callable[..., Path]) -> None:
+    """All 256 values of each byte type, and two chunks of the others; NaN and infinity are counted, not summed."""
+    generator = torch.Generator().manual_seed(0)
+    many = torch.randn(40_000, generator=generator)
+    codes = torch.arange(256, dtype=torch.uint8)
+    tensors = {name: many.to(kind) for name, kind in TYPES.items() if kind.itemsize > 1}
+    tensors |= {name: codes.clone().view(kind) for name, kind in TYPES.items() if kind.itemsize == 1 and kind != torch.bool}
+    tensors |= {"BOOL": codes > 7}
+    for name in ("F8_E4M3", "F8_E5M2"):
+        tensors[f"finite {name}"] = tensors[name][tensors[name].float().isfinite()]
+    records = {r["tensor"]: r for r in cli("inspect", weights("types.safetensors", tensors), "--json").records}
+    assert records.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        record, values = records[name], tensor.double()
+        assert record["dtype"] == name.removeprefix("finite ") and record["shape"] == list(tensor.shape)
+        assert record["n_nan"] == int(values.isnan().sum())
+        assert record["not_finite"] == int((~values.isfinite()).sum())
+        assert record["l2"] == (None if record["not_finite"] else pytest.approx(float(values.norm()), rel=1e-12))
+        assert record["largest"] == (None if record["not_finite"] else float(values.abs().max()))
+    assert (records["F8_E4M3"]["not_finite"], records["F8_E5M2"]["not_finite"]) == (2, 8)
+
+
+def test_tensors_of_two_files(cli: Cli, weights: Callable[..., Path]) -> None:
+    a = {f"h.{i}.w": torch.full((2, 3), float(i + 1)) for i in range(12)} | {"emb.weight": torch.ones(4)}
+    b = {**a, "h.1.w": a["h.1.w"] + 0.5, "h.2.w": torch.ones(3), "h.3.w": a["h.3.w"].bfloat16(), "new": torch.ones(1)}
+    first, second = weights("a.safetensors", a), weights("b.safetensors", b)
+    one = cli("inspect", first, "--json").records
+    assert [record["layer"] for record in one] == [None, *range(1, 13)], "in the order of their numbers"
+    assert {record["layers"] for record in one} == {12} and one[0]["equal"] is one[0]["unmatched"] is None
+    records = {record["tensor"]: record for record in cli("inspect", first, second, "--json").records}
+    moved = records["h.1.w"]
+    assert (moved["equal"], moved["largest_difference"]) == (False, 0.5)
+    assert moved["difference"] == pytest.approx(0.5 * 6**0.5) and moved["distance"] == pytest.approx(0.25)
+    assert records["emb.weight"]["equal"] is True and records["emb.weight"]["difference"] == 0
+    assert (records["h.3.w"]["equal"], records["h.3.w"]["difference"]) == (False, 0), "the same numbers, stored apart"
+    assert [name for name, record in records.items() if record["unmatched"]] == ["h.2.w", "new"]
+    assert records["new"]["l2"] is None and records["h.2.w"]["l2"] is not None
+    some = cli("inspect", first, second, "--layers", "2,4").out.splitlines()
+    assert [line.split()[0] for line in some[3:]] == ["h.1.w", "h.3.w"]
+    assert some[3].split()[1:] == ["2", "F32", "2x3", "4.899", "2", "0", "1.225", "0.25", "0.5"]
+    for words, message in {
+        ("--layers", "13"): "has layers 1-12",
+        ("--blocks", "layer"): "--blocks layer: no tensor is named so",
+    }.items():
+        result = cli("inspect", first, *words)
+        assert result.code == 2 and message in result.err
+
+
+def test_raw_tensors_need_no_torch(weights: Callable[..., Path]) -> None:
+    name = weights("few.safetensors", {"h.0.weight": torch.ones(2)})
+    code = f"import sys; from mltools.cli import main; main(['inspect', {str(name)!r}]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+# -- checkpoints made by Trainer, adapters ------------------------------------------------------------
+def test_checkpoints_of_trainer(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Trainer's own output folder may hold its checkpoints only: they are named; one of them is a checkpoint."""
+    for step in (50, 100):
+        folder = tmp_path / "run" / f"checkpoint-{step}"
+        shutil.copytree(tiny("bert", 1), folder)
+        state = {"global_step": step, "best_metric": 0.75 if step == 100 else None, "log_history": []}
+        (folder / "trainer_state.json").write_text(json.dumps(state))
+        (folder / "optimizer.pt").write_bytes(b"no weights")
+    for words in (("inspect", tmp_path / "run"), ("states", tmp_path / "run", noisy_rows, "-o", tmp_path / "s")):
+        result = cli(*words)
+        assert result.code == 4 and "name one of them (checkpoint-50, checkpoint-100)" in result.err
+    found = [cli("inspect", tmp_path / "run" / f"checkpoint-{step}", "--json").records[0] for step in (50, 100)]
+    assert [(record["step"], record["best_metric"]) for record in found] == [(50, None), (100, 0.75)]
+    assert "  trained    100 steps, best metric 0.75" in cli("inspect", tmp_path / "run/checkpoint-100").out
+    (tmp_path / "run/checkpoint-50/trainer_state.json").write_text('{"global_step": "NaN", "best_metric": NaN}')
+    (record,) = cli("inspect", tmp_path / "run/checkpoint-50", "--json").records
+    assert record["step"] is record["best_metric"] is None
+
+
+def test_an_adapter_says_how_to_merge_it(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora/adapter_config.json").write_text('{"base_model_name_or_path": "bert-base-uncased"}')
+    (tmp_path / "lora/adapter_model.safetensors").write_bytes(b"")
+    result = cli("inspect", tmp_path / "lora")
+    assert result.code == 4 and 'an adapter (LoRA or the like) of "bert-base-uncased"' in result.err
+    assert "merge_and_unload().save_pretrained(merged)" in result.err
 
 
 def test_rows_and_records(cli: Cli, noisy_rows: Path, tmp_path: Path) -> None:
@@ -198,7 +329,7 @@ def test_what_cannot_be_looked_at(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_pa
         ((tmp_path / "no.jsonl",), 5, f"no such file: {tmp_path / 'no.jsonl'}"),
         ((tmp_path / "nothing",), 5, f"no such folder: {tmp_path / 'nothing'}"),
         ((tmp_path / "notes.txt",), 2, "neither a checkpoint folder nor a file that ends in"),
-        ((noisy_rows, tiny("bert", 1)), 2, "two names are two checkpoints to compare"),
+        ((noisy_rows, tiny("bert", 1)), 2, "two names are two checkpoints or two files of weights"),
         ((noisy_rows, "--command"), 2, f"{noisy_rows} does not say which command made it"),
         ((tiny("bert", 1), "--command"), 2, "does not say which command made it"),
     ]

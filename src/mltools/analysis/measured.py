@@ -154,7 +154,7 @@ def measure(
 ) -> list[Measured]:
     """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
 
-    Records of the embeddings (layer 0) are passed over.
+    Records of the embeddings (layer 0) and of the head (null) are passed over.
 
     Args:
         records: blocks of records, in any order.
@@ -279,7 +279,7 @@ def _fill(records: Records, full: float | None) -> None:
 
 def add(records: Records, groups: Groups[Measured], value: str | None = None, *, averaged: bool = False) -> None:
     """Enter the values of some records with the same columns into their groups, as `measure` does."""
-    records = records.where("layer", lambda layer: layer != 0 or type(layer) is not int)
+    records = records.where("layer", lambda layer: layer is not None and (layer != 0 or type(layer) is not int))
     if not len(records):
         return
     spans, numbers, heads = _read(records, value)

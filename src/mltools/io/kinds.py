@@ -530,6 +530,8 @@ class CheckpointRecord:
     faults: list[str] = column("what makes it unusable: weights missing, not expected, or not finite")
     parts: list[PartOfCheckpoint] = column("embeddings, layers, head")
     provenance: dict[str, Any] | None = column("how mltools made it; null if it did not")
+    step: int | None = amount("steps trained, by Trainer's trainer_state.json; null without", None)
+    best_metric: float | None = column("best metric so far, by the same; null if it names none", None)
 
 
 @dataclass(frozen=True)
@@ -546,6 +548,37 @@ class DifferenceRecord:
     equal: list[str] = column("tensors that are equal to the bit")
     different: list[str] = column("tensors that are not")
     unmatched: list[str] = column("tensors that only one has, or that have other shapes; they do not count above")
+    score: float | None = amount(
+        "L2 norm of B - A, all tensors of the layer together, as the other tools score layers; null outside 1..L, and "
+        "where it is not finite",
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """One tensor of `inspect FILE.safetensors`, or of two such files, A and B. Norms are in float64."""
+
+    tool: str = column("inspect")
+    path: str = column("the file A, as given")
+    other: str | None = column("the file B, as given; null for one file, as all that compares")
+    tensor: str = column("name")
+    layer: int | None = amount("layer, from 1, by the first number in the name; null for embeddings and head")
+    layers: int | None = amount("number of layers, L, by the names; null if they have none")
+    dtype: str = column("type as safetensors names it, e.g. F32, BF16, F8_E4M3")
+    shape: list[int] = amount("shape")
+    parameters: int = amount("how many numbers")
+    l2: float | None = amount(
+        "L2 norm; null, as all below, if a number is not finite, if only B has it, or for types below a byte", None
+    )
+    largest: float | None = amount("largest absolute value", None)
+    not_finite: int | None = amount("how many are NaN or infinite", None)
+    n_nan: int | None = amount("how many are NaN", None)
+    unmatched: bool | None = column("whether only one file has it, or B another shape", None)
+    equal: bool | None = column("whether type and numbers are the same", None)
+    difference: float | None = amount("L2 norm of B - A", None)
+    distance: float | None = amount("the same over that of A; null if A is 0", None)
+    largest_difference: float | None = amount("largest absolute value of B - A", None)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 TOKENIZER = "tokenizer_config.json"
+TRAINERS = "checkpoint-"
+"""How the names of the folders begin that transformers' Trainer saves within its own."""
 DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
 """Files that transformers would read in place of all others."""
 OTHER_FILES = ("configuration_files", "fast_tokenizer_files", "init_inputs", "gguf_file")
@@ -68,6 +70,7 @@ def check_files(folder: Path, name: str) -> list[int]:
     """
     for entry in data_entries(folder):
         _check_place(entry, folder, name)
+    _check_kind(folder, name)
     config = read_json(folder / "config.json", name)
     _check_keys("config.json", config, name)
     if (folder / TOKENIZER).exists():
@@ -84,9 +87,24 @@ def check_files(folder: Path, name: str) -> list[int]:
         raise CheckpointError(
             f"{name}: {sharded} is of a distributed checkpoint; save the model in one piece, or remove it"
         )
-    if (folder / ADAPTER).exists():
-        raise CheckpointError(f"{name}: {ADAPTER} says it is an adapter; merge it into its model and save that")
     return [size for file in _weight_files(folder, name) for size in _check_weights(file, folder, name)]
+
+
+def _check_kind(folder: Path, name: str) -> None:
+    """Check that a folder holds a model itself, and not an adapter of one, or Trainer's checkpoints."""
+    if (folder / ADAPTER).exists():
+        base = read_json(folder / ADAPTER, name).get("base_model_name_or_path")
+        raise CheckpointError(
+            f"{name}: {ADAPTER} says it is an adapter (LoRA or the like) of {json_preview(base)}; merge it first: in "
+            "Python, peft.AutoPeftModelForSequenceClassification.from_pretrained(folder, num_labels=N)"
+            ".merge_and_unload().save_pretrained(merged), and save the tokenizer there too"
+        )
+    if (folder / "config.json").exists():
+        return
+    inside = sorted(folder.glob(f"{TRAINERS}*/config.json"), key=lambda path: (len(path.parent.name), path))
+    if inside:
+        names = ", ".join(path.parent.name for path in inside)
+        raise CheckpointError(f"{name}: no config.json; Trainer's checkpoints lie inside: name one of them ({names})")
 
 
 def _check_place(entry: Path, folder: Path, name: str) -> None:

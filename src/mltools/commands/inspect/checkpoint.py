@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,14 +17,17 @@ from mltools.model.checkpoint_files import stored_types
 from mltools.model.checkpoint_loading import examine_checkpoint
 
 Tensors = Mapping[str, Tensor]
+N = TypeVar("N", int, float)
+TRAINER_STATE = "trainer_state.json"
 
 
-def inspect(name: str, blocks: str | None = None) -> CheckpointRecord:
+def inspect(name: str, blocks: str | None = None, layers: Collection[int] | None = None) -> CheckpointRecord:
     """Look at one checkpoint; a head may be missing, and weights may be unusable.
 
     Args:
         name: a folder or hub repository.
         blocks: module path of the block list, where the model does not decide.
+        layers: whose parts to give; None is all, with embeddings and head.
 
     Raises:
         NotFoundError, CheckpointError: it cannot be opened at all.
@@ -31,6 +35,7 @@ def inspect(name: str, blocks: str | None = None) -> CheckpointRecord:
     checkpoint, faults = examine_checkpoint(name, blocks)
     limit = checkpoint.limit(NO_LIMIT)
     parts = list(_parts(checkpoint))
+    trainer = read_object(checkpoint.folder / TRAINER_STATE) or {}
     finite = not any(part.not_finite for part in parts)
     return CheckpointRecord(
         tool="inspect",
@@ -48,15 +53,21 @@ def inspect(name: str, blocks: str | None = None) -> CheckpointRecord:
         tokens=len(checkpoint.tokenizer),
         longest=limit if limit < NO_LIMIT else None,
         faults=faults,
-        parts=parts,
-        provenance=read_provenance(checkpoint),
+        parts=[part for part in parts if layers is None or part.layer in layers],
+        provenance=read_object(checkpoint.folder / CHECKPOINT_FILE),
+        step=_number(trainer.get("global_step"), int),
+        best_metric=_number(trainer.get("best_metric"), float),
     )
 
 
-def read_provenance(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """Read how a checkpoint was made; None if it does not say."""
+def _number(value: Any, kind: type[N]) -> N | None:
+    return kind(value) if type(value) in (int, float) and math.isfinite(value) else None
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object that may be there, of how a checkpoint was made; None if it is not."""
     try:
-        value = json.loads((checkpoint.folder / CHECKPOINT_FILE).read_bytes())
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -99,13 +110,16 @@ def _dot(left: Tensors, right: Tensors) -> float:
     return sum(float((left[name].double() * right[name].double()).sum()) for name in left)
 
 
-def compare(name: str, other: str, blocks: str | None = None) -> Iterator[DifferenceRecord]:
+def compare(
+    name: str, other: str, blocks: str | None = None, layers: Collection[int] | None = None
+) -> Iterator[DifferenceRecord]:
     """Compare two checkpoints layer by layer; yields the embeddings, the layers from 1, the head.
 
     Args:
         name: checkpoint A.
         other: checkpoint B; weights are compared by their names.
         blocks: module path of the block list, where a model does not decide.
+        layers: which layers; None is all, with embeddings and head.
 
     Raises:
         NotFoundError, CheckpointError: one of them cannot be opened at all.
@@ -114,10 +128,12 @@ def compare(name: str, other: str, blocks: str | None = None) -> Iterator[Differ
     second, _ = examine_checkpoint(other, blocks)
     left, right = _grouped(first), _grouped(second)
     for layer in dict.fromkeys((*left, *right)):
+        if layers is not None and layer not in layers:
+            continue
         a, b = left.get(layer, {}), right.get(layer, {})
         both = [key for key in a if key in b and a[key].shape == b[key].shape]
         equal = [key for key in both if torch.equal(a[key], b[key])]
-        distance, cosine = _distance({key: a[key] for key in both}, {key: b[key] for key in both})
+        distance, cosine, gap = _distance({key: a[key] for key in both}, {key: b[key] for key in both})
         yield DifferenceRecord(
             tool="inspect",
             path=name,
@@ -129,14 +145,15 @@ def compare(name: str, other: str, blocks: str | None = None) -> Iterator[Differ
             equal=equal,
             different=[key for key in both if key not in equal],
             unmatched=sorted({*a, *b} - {*both}),
+            score=gap if layer and both else None,
         )
 
 
-def _distance(a: Tensors, b: Tensors) -> tuple[float | None, float | None]:
-    """Give the relative distance and the cosine of two sets of tensors; None where a norm is 0 or not finite."""
+def _distance(a: Tensors, b: Tensors) -> tuple[float | None, float | None, float | None]:
+    """Give relative distance, cosine and distance of two sets of tensors; None where a norm is 0 or not finite."""
     norm_a, norm_b, product = math.sqrt(_dot(a, a)), math.sqrt(_dot(b, b)), _dot(a, b)
     gap = math.sqrt(sum(float(((b[key].double() - a[key].double()) ** 2).sum()) for key in a))
     distance = gap / norm_a if norm_a else None
     cosine = max(-1.0, min(1.0, product / (norm_a * norm_b))) if norm_a and norm_b else None
     finite = math.isfinite(gap) and math.isfinite(norm_a) and math.isfinite(norm_b)
-    return (distance, cosine) if finite else (None, None)
+    return (distance, cosine, gap) if finite else (None, None, None)

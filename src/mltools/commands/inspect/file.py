@@ -35,6 +35,15 @@ def is_file(name: str) -> bool:
     return name == STDIN or name.endswith((*ROW_FILES, *TENSOR_FILES, ".json")) or Path(name).is_file()
 
 
+def is_weights(name: str) -> bool:
+    """Whether a name means a file of tensors that mltools gives no other meaning, as states or gradients.
+
+    Raises:
+        RowsError: it is damaged.
+    """
+    return name.endswith(TENSOR_FILES) and Path(name).is_file() and _tensors(name).kind in ("weights", "tensors")
+
+
 def inspect_file(name: str) -> FileRecord:
     """Look at one file, or at rows or records on stdin (`-`).
 

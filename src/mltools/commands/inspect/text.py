@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord
+from mltools.io.kinds import CheckpointRecord, DifferenceRecord, FileRecord, TensorRecord
 
-Found = CheckpointRecord | DifferenceRecord | FileRecord
+Found = CheckpointRecord | DifferenceRecord | FileRecord | TensorRecord
 
 
 def as_text(records: Sequence[Found]) -> Iterator[str]:
@@ -16,6 +16,8 @@ def as_text(records: Sequence[Found]) -> Iterator[str]:
             yield from _checkpoint_text(records[0])
         case FileRecord():
             yield from _file_text(records[0])
+        case TensorRecord():
+            yield from _tensor_text([record for record in records if isinstance(record, TensorRecord)])
         case _:
             yield from _difference_text([record for record in records if isinstance(record, DifferenceRecord)])
 
@@ -23,6 +25,7 @@ def as_text(records: Sequence[Found]) -> Iterator[str]:
 def _checkpoint_text(record: CheckpointRecord) -> Iterator[str]:
     head = f"classes {', '.join(record.class_names)}" if record.head else "no classification head"
     pooled = f"{record.pooled_position} position" if record.pooled_position in ("first", "last") else "all positions"
+    best = f", best metric {record.best_metric:.4g}" if record.best_metric is not None else ""
     yield f"{record.path}: {record.model_class}, {record.layers} layers of width {record.width}"
     yield from _facts(
         {
@@ -31,6 +34,7 @@ def _checkpoint_text(record: CheckpointRecord) -> Iterator[str]:
             "weights": f"{record.weights:,}, stored as {record.weights_type}"
             + ("" if record.faults else ", all there and finite"),
             "tokenizer": f"{record.tokens:,} tokens" + (f", rows up to {record.longest}" if record.longest else ""),
+            **({"trained": f"{record.step:,} steps{best}"} if record.step is not None else {}),
             **{f"fault {i}": fault for i, fault in enumerate(record.faults, start=1)},
             **_made_by(record.provenance),
         }
@@ -65,6 +69,23 @@ def _difference_text(records: Sequence[DifferenceRecord]) -> Iterator[str]:
         for record in records
     ]
     yield from _table(["layer", "distance", "cosine", "equal tensors", "unmatched"], rows)
+
+
+def _tensor_text(records: Sequence[TensorRecord]) -> Iterator[str]:
+    other, layers = records[0].other, records[0].layers
+    n = sum(record.parameters for record in records)
+    yield records[0].path + (f" and {other}" if other else f": {len(records)} tensors, {n:,} numbers, {layers} layers")
+    yield ""
+    compared = ["difference", "distance", "largest"] if other else []
+    rows = []
+    for record in records:
+        row = [record.tensor, str(record.layer or ""), record.dtype, "x".join(map(str, record.shape))]
+        row += [_number(record.l2), _number(record.largest), "-" if record.not_finite is None else str(record.not_finite)]
+        if other:
+            gaps = (record.difference, record.distance, record.largest_difference)
+            row += ["unmatched", "", ""] if record.unmatched else map(_number, gaps)
+        rows.append(row)
+    yield from _table(["tensor", "layer", "type", "shape", "L2 norm", "largest", "NaN/inf", *compared], rows)
 
 
 def _file_text(record: FileRecord) -> Iterator[str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mltools.commands.inspect import Settings
-from mltools.commands.inspect.file import find_provenance, inspect_file, is_file
+from mltools.commands.inspect.file import find_provenance, inspect_file, is_file, is_weights
 from mltools.commands.inspect.text import Found, as_text
+from mltools.commands.inspect.weights import inspect_tensors
 from mltools.console import printable
 from mltools.errors import UsageError
 from mltools.io.provenance import CHECKPOINT_FILE, command_for
@@ -19,21 +20,28 @@ from mltools.sinks import RecordSink, TextSink
 def run(run: Run) -> Iterator[Found | str]:
     """Look at what is named."""
     settings: Settings = run.settings
-    first, second = settings.first, settings.second
-    if second is not None:
+    first, second, layers = settings.first, settings.second, settings.layers
+    names = [first] if second is None else [first, second]
+    if settings.show_command and second is None:
+        yield _command(first)
+    elif all(map(is_weights, names)) and not settings.show_command:
+        yield from inspect_tensors(first, second, layers, settings.blocks)
+    elif second is not None:
         if is_file(first) or is_file(second) or settings.show_command:
-            raise UsageError("two names are two checkpoints to compare; look at files and commands one by one")
+            raise UsageError(
+                "two names are two checkpoints or two files of weights to compare; look at others one by one"
+            )
         from mltools.commands.inspect.checkpoint import compare
 
-        yield from compare(first, second, settings.blocks)
-    elif settings.show_command:
-        yield _command(first)
+        yield from compare(first, second, settings.blocks, layers)
     elif is_file(first):
+        if layers is not None:
+            raise UsageError(f"--layers are those of checkpoints and of weights; {first} is another file")
         yield inspect_file(first)
     else:
         from mltools.commands.inspect.checkpoint import inspect
 
-        yield inspect(first, settings.blocks)
+        yield inspect(first, settings.blocks, layers)
 
 
 def _command(name: str) -> str:
