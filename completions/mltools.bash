@@ -333,17 +333,18 @@ _mltools()
         ;;
     inspect)
         case $option in
+        --layers) kind=none ;;
         --blocks) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
-        *) [[ $cur == -* ]] && words="--json --command --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--json --command --layers --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     schema)
         case $option in
         *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score window work"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score tensor window work"
            ;;
         esac
         ;;

@@ -166,7 +166,9 @@ def test_every_type_is_read_as_torch_reads_it(cli: Cli, weights: Callable[..., P
     many = torch.randn(40_000, generator=generator)
     codes = torch.arange(256, dtype=torch.uint8)
     tensors = {name: many.to(kind) for name, kind in TYPES.items() if kind.itemsize > 1}
-    tensors |= {name: codes.clone().view(kind) for name, kind in TYPES.items() if kind.itemsize == 1 and kind != torch.bool}
+    tensors |= {
+        name: codes.clone().view(kind) for name, kind in TYPES.items() if kind.itemsize == 1 and kind != torch.bool
+    }
     tensors |= {"BOOL": codes > 7}
     for name in ("F8_E4M3", "F8_E5M2"):
         tensors[f"finite {name}"] = tensors[name][tensors[name].float().isfinite()]
@@ -210,7 +212,9 @@ def test_tensors_of_two_files(cli: Cli, weights: Callable[..., Path]) -> None:
 
 def test_raw_tensors_need_no_torch(weights: Callable[..., Path]) -> None:
     name = weights("few.safetensors", {"h.0.weight": torch.ones(2)})
-    code = f"import sys; from mltools.cli import main; main(['inspect', {str(name)!r}]); sys.exit('torch' in sys.modules)"
+    code = (
+        f"import sys; from mltools.cli import main; main(['inspect', {str(name)!r}]); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 

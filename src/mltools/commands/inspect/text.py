@@ -80,7 +80,11 @@ def _tensor_text(records: Sequence[TensorRecord]) -> Iterator[str]:
     rows = []
     for record in records:
         row = [record.tensor, str(record.layer or ""), record.dtype, "x".join(map(str, record.shape))]
-        row += [_number(record.l2), _number(record.largest), "-" if record.not_finite is None else str(record.not_finite)]
+        row += [
+            _number(record.l2),
+            _number(record.largest),
+            "-" if record.not_finite is None else str(record.not_finite),
+        ]
         if other:
             gaps = (record.difference, record.distance, record.largest_difference)
             row += ["unmatched", "", ""] if record.unmatched else map(_number, gaps)
