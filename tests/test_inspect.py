@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -224,7 +225,7 @@ def test_checkpoints_of_trainer(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path
     for step in (50, 100):
         folder = tmp_path / "run" / f"checkpoint-{step}"
         shutil.copytree(tiny("bert", 1), folder)
-        state = {"global_step": step, "best_metric": 0.75 if step == 100 else None, "log_history": []}
+        state: dict[str, Any] = {"global_step": step, "best_metric": 0.75 if step == 100 else None, "log_history": []}
         (folder / "trainer_state.json").write_text(json.dumps(state))
         (folder / "optimizer.pt").write_bytes(b"no weights")
     for words in (("inspect", tmp_path / "run"), ("states", tmp_path / "run", noisy_rows, "-o", tmp_path / "s")):
