@@ -74,7 +74,10 @@ CASES: dict[str, Case] = {
     "score": Case("grads.jsonl --truth 2"),
     "plot": Case("layers grads.jsonl", files=("-o OUT.svg", "-o OUT.png")),
     "windows": Case("6"),
-    "inspect": Case("noisy.jsonl --json", more=("noisy --json", "noisy clean --json", "swap.jsonl --json")),
+    "inspect": Case(
+        "noisy.jsonl --json",
+        more=("noisy --json", "noisy clean --json", "noisy/model.safetensors --json", "swap.jsonl --json"),
+    ),
     "schema": Case("window"),
     "completion": Case("bash"),
     "help": Case("swap"),
