@@ -6,19 +6,19 @@ opened things in place of names.
 
 import contextlib
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mltools import console
+from mltools import console, signals
 from mltools.errors import InvalidError, MltoolsError, UsageError
-from mltools.io.atomic import atomic_file
+from mltools.io.atomic import atomic_file, is_device, scratch_folder
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.outputs import Output
+from mltools.io.partial import partial_path
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
 from mltools.io.source import STDIN, Source, rereadable
@@ -65,6 +65,10 @@ class Run:
         self.tags: Mapping[str, Any] = {}
         self.inputs: dict[str, Mapping[str, str]] = {}
         self.earlier: Sequence[Record] = ()
+        self.taken_over: Sequence[bytes] = ()
+        """The lines of the records that --resume FILE.partial goes on from."""
+        self.goes_on: Callable[[Path], str] = "go on with resume={}".format
+        """Says how to go on from some records."""
         self.facts: dict[str, object] = {}
         self.error: MltoolsError | None = None
         self.silent = False
@@ -145,8 +149,8 @@ class Run:
         from mltools.model.states import Extraction
 
         max_length = self.get("max_length") or Extraction.max_length
-        with tempfile.TemporaryDirectory(prefix="mltools-") as folder:
-            path = Path(folder, "states.safetensors")
+        with scratch_folder() as folder:
+            path = folder / "states.safetensors"
             self.write_states("states", path, Extraction(batch_size=self.get("batch_size"), max_length=max_length))
             written = Source(path)
             written.name = self.source("rows").name
@@ -231,7 +235,10 @@ class Run:
     # -- while it goes --------------------------------------------------------------------------------
     def track(self, items: Iterable[T], total: int, unit: str = "rows", label: str | None = None) -> Iterator[T]:
         """Pass items on while showing progress."""
-        return console.track(items, total, label or self.name, unit) if self._shows_progress else iter(items)
+        shown = console.track(items, total, label or self.name, unit) if self._shows_progress else items
+        for item in shown:
+            signals.check()
+            yield item
 
     def report(self, **facts: object) -> None:
         """Add to the summary."""
@@ -299,6 +306,19 @@ class Run:
                 found[each.name] = Output(each.flag, path, may.endings, may.plain, may.folder)
         more = self.spec.outputs(self.settings) if self.spec.outputs is not None else ()
         return {**found, **{f"{each.option} {each.path}": each for each in more}}
+
+    @property
+    def partial(self) -> Path | None:
+        """Where finished records are kept meanwhile: of commands that can go on from records, and write a file."""
+        out = self.get("out")
+        resumes = "resume" in self.fields and self.fields["resume"].mark.opens == "records"
+        to_file = out is not None and str(out) != STDIN and not is_device(out) and not self.silent
+        return partial_path(out) if resumes and to_file else None
+
+    @property
+    def goes_on_from_partial(self) -> bool:
+        """Whether --resume names the records that this very run has left."""
+        return self.partial is not None and Path(self.get("resume") or "").absolute() == self.partial.absolute()
 
     @property
     def makes_more(self) -> bool:

@@ -1,11 +1,14 @@
 """What takes a command's results: records, or text for stdout. A sink is a context manager made from the run."""
 
+import contextlib
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from mltools import console
+from mltools import console, signals
+from mltools.io.partial import Partial
 from mltools.io.source import STDIN
 from mltools.io.stdout import write_stdout
 from mltools.io.writer import RecordWriter
@@ -33,10 +36,41 @@ class RecordSink(RecordWriter):
         out = Path(os.devnull) if run.silent else run.get("out")
         super().__init__(out, run.tags, keep_going=run.makes_more, replace=run.force)
         self._run = run
+        self._unfinished = contextlib.ExitStack()
 
-    def __exit__(self, *error: object) -> None:
+    def __enter__(self) -> "RecordSink":
+        if self._run.partial is not None and self._out is not None:
+            self._rows = [json.loads(line) for line in self._run.taken_over]
+            self.partial = Partial(self._out, self._run.taken_over)
+            self._unfinished.enter_context(signals.unfinished(self._leave))
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.provenance = self._run.provenance
-        super().__exit__(*error)
+        with self._unfinished:
+            try:
+                super().__exit__(kind, error, trace)
+            except BaseException as own:
+                self._note(own)
+                raise
+            if isinstance(error, BaseException):
+                self._note(error)
+            elif self.partial is not None:
+                self.partial.close(discard=True)
+
+    def _note(self, error: BaseException) -> None:
+        if (said := self._leave()) is not None:
+            error.add_note(said)
+
+    def _leave(self) -> str | None:
+        """Leave the finished records where they are, and say how to go on from them."""
+        if self.partial is None:
+            return None
+        partial, self.partial = self.partial, None
+        partial.close(discard=False)
+        if not partial.n:
+            return None
+        return f"{partial.path} holds {partial.n} finished records; {self._run.goes_on(partial.path)}"
 
     def write(self, record: Any) -> None:
         """Write a record."""

@@ -4,6 +4,7 @@ Nothing here imports torch, transformers or polars before a command needs it, so
 """
 
 import errno
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from mltools.cli.reference import Command, command_help, root_help
 from mltools.cli.words import HELP_FLAGS, read_words
 from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
 from mltools.io.stdout import write_stdout
-from mltools.signals import Terminated, raise_on_sigterm
+from mltools.signals import ENDS, Terminated, heard, stoppable
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
@@ -26,16 +27,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.configure(verbosity=0, color=True)
-    raise_on_sigterm()
-    try:
+    with stoppable():
         try:
-            return _run(arguments)
-        finally:
-            console.end_progress()
-    except BaseException as error:  # noqa: BLE001  all errors leave here
-        if "--debug" in arguments and not isinstance(error, SystemExit):
-            _show_trace(error)
-        return _status(error)
+            try:
+                return _run(arguments)
+            finally:
+                console.end_progress()
+        except BaseException as error:  # noqa: BLE001  all errors leave here
+            heard()
+            if "--debug" in arguments and not isinstance(error, SystemExit):
+                _show_trace(error)
+            return _status(error)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -60,6 +62,11 @@ def _print(text: str) -> int:
     return 0
 
 
+def _say(message: str, error: BaseException) -> None:
+    """Say what happened, and what was noted on its way here."""
+    console.error("; ".join((message, *getattr(error, "__notes__", ()))))
+
+
 def _show_trace(error: BaseException) -> None:
     for text in traceback.format_exception(error):
         for line in text.splitlines():
@@ -72,14 +79,12 @@ def _status(error: BaseException) -> int:
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1
         case MltoolsError():
-            console.error(str(error))
+            _say(str(error), error)
             return error.exit_code
-        case KeyboardInterrupt():
-            console.error("stopped")
-            return 130
-        case Terminated():
-            console.error("terminated")
-            return 143
+        case KeyboardInterrupt() | Terminated():
+            word, status = ENDS[signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM]
+            _say(word, error)
+            return status
         case BrokenPipeError():
             return 0
         case MemoryError():

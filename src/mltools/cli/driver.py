@@ -12,11 +12,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mltools import console
-from mltools.cli.command_line import command_line
+from mltools import console, signals
+from mltools.cli.command_line import command_line, going_on
 from mltools.cli.registry import command_spec, command_work, learn_kinds
 from mltools.cli.words import apply_messages
-from mltools.io.outputs import check_outputs
+from mltools.errors import RowsError
+from mltools.io.outputs import Output, check_outputs
+from mltools.io.partial import Resumed, check_partial, whole_lines
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
 from mltools.io.stdout import end_quietly
@@ -49,6 +51,7 @@ def drive(name: str, given: dict[str, Any]) -> None:
     """
     spec = command_spec(name)
     run = Run(name, spec, spec.settle(given), command_line())
+    run.goes_on = going_on
     if any(each.mark.opens == "records" for each in run.fields.values()):
         learn_kinds()
     check(run)
@@ -71,7 +74,14 @@ def check(run: Run) -> None:
         UsageError: what `check_outputs` and `parse_tags` refuse.
     """
     inputs = [name for each in run.fields.values() if each.mark.opens for name in named(run, each)]
-    check_outputs(list(run.outputs().values()), inputs, force=run.force)
+    outputs = list(run.outputs().values())
+    if run.partial is not None:
+        outputs.append(Output("-o", run.partial, resumed=True))
+        if run.goes_on_from_partial:
+            inputs.remove(str(run.get("resume")))
+        elif not run.force:
+            check_partial(run.get("out"))
+    check_outputs(outputs, inputs, force=run.force)
     run.tags = parse_tags(run.get("tag", ()), record_columns(run.spec))
 
 
@@ -138,7 +148,17 @@ def resume(run: Run) -> None:
     """Take the records of an earlier run of this sweep, whose items are not done again."""
     for each in run.fields.values():
         if each.name == "resume" and each.mark.opens == "records" and (paths := named(run, each)):
-            run.earlier = finished(chain.from_iterable(read_records(paths)), run.name, run.get("part"), run.tags)
+            if run.goes_on_from_partial and not Path(paths[0]).exists():
+                continue  # the first start of a line that is to be started again and again
+            found = [Resumed(path, own=run.goes_on_from_partial, to_stdout=run.get("out") is None) for path in paths]
+            records = list(chain.from_iterable(read_records(found)))
+            run.earlier = finished(records, run.name, run.get("part"), run.tags)
+            if run.goes_on_from_partial:
+                run.taken_over = whole_lines(Path(paths[0]))
+                if len(run.earlier) < len(records):
+                    raise RowsError(
+                        f"{paths[0]}: records of another sweep; go on with its settings, or choose another -o"
+                    )
 
 
 def write(run: Run, work: Any) -> int:
@@ -147,6 +167,7 @@ def write(run: Run, work: Any) -> int:
     with sink(run) as writer:
         for item in work.run(run):
             writer.write(item)
+            signals.check()
     return int(writer.n)
 
 

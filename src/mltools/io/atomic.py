@@ -10,6 +10,7 @@ import glob
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mltools.errors import UsageError
+from mltools.signals import unfinished
 
 
 def is_device(path: Path) -> bool:
@@ -43,7 +45,7 @@ def atomic_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     _tidy(path)
     temporary = _sibling(path)
-    try:
+    with _cleared_away(temporary):
         yield temporary
         _sync_file(temporary)
         if replace:
@@ -51,8 +53,6 @@ def atomic_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
         elif not _name_file(temporary, path):
             _keep(temporary, path, _name_file)
         _sync_folder(path.absolute().parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     temporary = _sibling(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    try:
+    with _cleared_away(temporary):
         yield temporary
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
@@ -81,8 +81,27 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         elif not _name_folder(temporary, path):
             _keep(temporary, path, _name_folder)
         _sync_folder(path.absolute().parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a temporary folder for what is read back in this run."""
+    with tempfile.TemporaryDirectory(prefix="mltools-") as name, _cleared_away(Path(name)):
+        yield Path(name)
+
+
+@contextmanager
+def _cleared_away(temporary: Path) -> Iterator[None]:
+    """Remove a temporary file or folder in the end, however the program ends, if it still has that name."""
+
+    def clear() -> None:
+        shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+
+    with unfinished(clear):
+        try:
+            yield
+        finally:
+            clear()
 
 
 def _name_file(temporary: Path, path: Path) -> bool:

@@ -114,14 +114,16 @@ class Records:
             start = stop
 
 
-def read_records(paths: Iterable[str | Path], on_source: Callable[[Source], None] | None = None) -> Iterator[Records]:
+def read_records(
+    paths: Iterable[str | Path | Source], on_source: Callable[[Source], None] | None = None
+) -> Iterator[Records]:
     """Yield the records of all paths in turn, a block at a time (`-` for stdin; none given means stdin).
 
     Raises:
         RowsError: a line that is no JSON object.
     """
     for path in list(paths) or ["-"]:
-        source = Source(path)
+        source = path if isinstance(path, Source) else Source(path)
         for block in iter_blocks(source):
             yield Records(source, block.numbers, block.values)
         if on_source is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
+from mltools.io.partial import Partial
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.stdout import write_stdout
 
@@ -35,6 +36,7 @@ class RecordWriter:
         self._tags = dict(tags or {})
         self._rows: list[dict[str, Any]] = []
         self.provenance: Provenance | None = None
+        self.partial: Partial | None = None
         self.n = 0
 
     def __enter__(self) -> "RecordWriter":
@@ -56,6 +58,8 @@ class RecordWriter:
             write_stdout(dump(row), keep_going=self._keep_going)
         else:
             self._rows.append(row)
+            if self.partial is not None:
+                self.partial.append(dump(row))
 
 
 def dump(row: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,6 @@ time, and of each only two sums a tensor are kept.
 """
 
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from mltools.commands.grads import Settings
 from mltools.errors import TrainingError
+from mltools.io.atomic import scratch_folder
 from mltools.io.provenance import Provenance
 from mltools.io.tensors import write_tensors
 from mltools.model.batches import Encoded
@@ -74,8 +74,7 @@ def mean_gradients(
         seen = sum(1 for _ in (progress(done, len(group)) if progress else done))
         assert seen == len(group), f"{seen} of {len(group)} rows were used"
 
-    with tempfile.TemporaryDirectory(prefix="mltools-") as name:
-        aside = Path(name)
+    with scratch_folder() as aside:
         accumulate(noisy)
         found = Gradients(_sums(parameters))
         if clean is not None or save is not None:
