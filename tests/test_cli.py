@@ -1,5 +1,6 @@
 """The edge: exit statuses, one line for a person, nothing raw on the terminal. Streams: test_streams.py."""
 
+import errno
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import Cli, marked, toy_rows, write_jsonl
+from mltools.errors import CheckpointError
 
 Tiny = Callable[..., Path]
 PYTHON = (sys.executable, "-m", "mltools")
@@ -275,3 +277,34 @@ def test_provenance_holds_no_place_and_no_time(cli: Cli, rows: Path, tmp_path: P
     assert made[0] == made[1]
     how_made = json.loads(made[0])
     assert how_made["command"] == ["mltools", "perturb", str(rows), "--seed", "4"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("can't start new thread"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_k10_little_memory_is_status_6(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Whoever says it, also behind another error."""
+
+    def fail(_: object) -> int:
+        raise error
+
+    def fail_behind(_: object) -> int:
+        try:
+            raise error
+        except type(error):
+            raise CheckpointError("model: it cannot be loaded") from None
+
+    for run in (fail, fail_behind):
+        monkeypatch.setattr("mltools.cli._run", run)
+        result = cli("swap", "a", "b")
+        assert (result.code, result.err.count("\n")) == (6, 1), result.err
+        assert ("out of memory" in result.err) is (run is fail)

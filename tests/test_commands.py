@@ -275,7 +275,7 @@ def test_provenance_is_as_its_schema_says(name: str, cli: Cli, place: Path) -> N
     jsonschema.validate(found, schema("provenance"))
     assert (found["tool"], found["command"][:2]) == (name, ["mltools", name])
     assert found["settings"].keys() == {each.name for each in FIELDS[name].values() if each.mark.steers}
-    assert found["inputs"]
+    assert found["inputs"] and ("threads" in found) is ("libraries" in found)
 
 
 # -- work in parts ------------------------------------------------------------------------------------

@@ -266,6 +266,28 @@ def test_b09_resume_is_bit_exact(
     assert not state_folder(tmp_path / "broken").exists()
 
 
+def test_k10_the_threads_are_kept_and_others_said(
+    tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They decide the last digits: a run that goes on with others is not to the byte what either gives alone."""
+
+    def dying(self: Training, *arguments: Any) -> float:
+        if calls:
+            raise SystemError("killed")
+        calls.append(1)
+        return update(self, *arguments)
+
+    update, calls = Training.update, list[int]()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "SAVE_EVERY_SECONDS", 0.0)
+        patched.setattr(Training, "update", dying)
+        with pytest.raises(SystemError):
+            list(run(tiny, noisy_rows, tmp_path / "broken"))
+    monkeypatch.setattr("mltools.commands.finetune.state.threads", lambda: 7)
+    list(run(tiny, noisy_rows, tmp_path / "broken", resume=True))
+    assert f"note: begun with --threads {torch.get_num_threads()}, gone on with 7:" in capfd.readouterr().err
+
+
 def start_process(arguments: list[object]) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-m", "mltools", *map(str, arguments)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

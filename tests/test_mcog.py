@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -672,3 +673,21 @@ def test_the_additive_solution_by_layer(cli: Cli, file: Callable[[Rows], Path]) 
     assert alone.code == 3 and "no additive solution: the windows do not tell the offset" in alone.err
     assert cli("mcog", "--solved", file(rows)).code == 2
     assert cli("mcog", "--by-layer", "--over", "tool", file(rows)).code == 2
+
+
+@pytest.mark.parametrize("groups", [1, 2500])
+def test_k10_30_000_layer_records_within_a_second(cli: Cli, tmp_path: Path, groups: int) -> None:
+    """One model of 30,000 layers, or 2,500 of twelve: seconds of the processor."""
+    layers = 30_000 // groups
+    path = tmp_path / "layers.jsonl"
+    path.write_text(
+        "".join(
+            f'{{"tool":"grads","layer":{layer},"layers":{layers},"score":0.5,"group":{group}}}\n'
+            for group in range(groups)
+            for layer in range(1, layers + 1)
+        )
+    )
+    start = time.process_time()
+    result = cli("mcog", path)
+    assert time.process_time() - start < 1 and len(result.records) == groups
+    assert result.records[0]["m_cog"] == pytest.approx((layers + 1) / 2)

@@ -336,3 +336,46 @@ def test_signal_leaves_no_file(tmp_path: Path, number: int, status: int) -> None
         err = process.stderr.read()
     assert process.returncode == status and err in ("mltools: stopped\n", "mltools: terminated\n")
     assert not list(tmp_path.iterdir())
+
+
+# -- pipes that do not wait, and terminals ----------------------------------------------------------------
+def test_k10_non_blocking_pipes_are_read_and_written_whole(tmp_path: Path) -> None:
+    """As another program leaves them that shares the pipe: nothing is cut, though there is often nothing or no room."""
+    rows = b"".join(b'{"id": %d, "text": "%s", "label": "%d"}\n' % (i, b"x" * 40, i % 2) for i in range(5000))
+    (stdin, feed), (drain, stdout) = os.pipe(), os.pipe()
+    os.set_blocking(stdin, False)
+    os.set_blocking(stdout, False)
+    process = subprocess.Popen([*PYTHON, "perturb", "-q"], stdin=stdin, stdout=stdout)
+    os.close(stdin)
+    os.close(stdout)
+
+    def send() -> None:
+        for start in range(0, len(rows), len(rows) // 3):
+            time.sleep(0.1)
+            view = memoryview(rows[start : start + len(rows) // 3])
+            while view:
+                view = view[os.write(feed, view) :]
+        os.close(feed)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    found = b""
+    while data := os.read(drain, 1 << 13):
+        found += data
+    sender.join()
+    os.close(drain)
+    assert process.wait(20) == 0
+    assert [json.loads(line)["id"] for line in found.splitlines()] == [*range(5000)]
+
+
+def test_k10_rows_cannot_command_the_terminal_that_stdout_is(shell: Shell, tmp_path: Path) -> None:
+    """Escaped where they are looked at, as they are where they are piped; the same rows either way."""
+    text = "a\x9b31m\u202e\u2028é😀\U000e0001"
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"text": "{text}", "label": "{label}"}}\n' for label in "ab" * 4))
+    status, shown, _ = under_terminal([shell.program, "perturb", str(rows), "-q"], tmp_path)
+    assert status == 0 and shown.replace("\n", "").isprintable() and "é😀" in shown
+    piped = shell(f"mltools perturb {rows} -q", tmp_path).out
+    assert text in piped and [json.loads(line) for line in shown.splitlines()] == [
+        json.loads(line) for line in piped.splitlines()
+    ]

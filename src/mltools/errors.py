@@ -5,8 +5,21 @@ says so. The statuses are those of DESIGN: 1 failed while running, 2 usage, 3 ro
 4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk.
 """
 
-OUT_OF_MEMORY = "can't allocate memory"
-"""What torch's plain RuntimeError says when the CPU's memory is short."""
+import re
+
+OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|Cannot allocate memory|os error 12|out of memory|failed to map segment|std::bad_alloc"
+    r"|can't start new thread|failed to create thread|ALLOC_FAILED|cannot allocate"
+)
+"""What errors say that are no MemoryError, when memory is short: of torch, safetensors, the loader of libraries, …"""
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Say whether an error comes of too little memory, on the device or off it."""
+    if error is None:
+        return False
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or OUT_OF_MEMORY.search(str(error)) is not None or lacks_memory(error.__cause__)
 
 
 class MltoolsError(Exception):

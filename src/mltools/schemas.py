@@ -57,6 +57,7 @@ PROVENANCE: dict[str, Any] = {
             "items": {"type": "string"},
             "description": "the command line, less where outputs go and how much is said",
         },
+        "threads": {"type": "integer", "description": "threads that torch computed with"},
         "facts": {"type": "object", "description": "what came out, where it is worth knowing"},
     },
     "required": ["tool", "version"],

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mltools import console
 from mltools.cli.reference import Command, command_help, root_help
 from mltools.cli.words import HELP_FLAGS, read_words
-from mltools.errors import OUT_OF_MEMORY, MltoolsError, NotFoundError, ResourceError
+from mltools.errors import MltoolsError, NotFoundError, ResourceError, lacks_memory
 from mltools.io.stdout import write_stdout
 from mltools.signals import ENDS, Terminated, heard, stoppable
 
@@ -80,27 +80,24 @@ def _status(error: BaseException) -> int:
             return error.code if isinstance(error.code, int) else 1
         case MltoolsError():
             _say(str(error), error)
-            return error.exit_code
+            return ResourceError.exit_code if lacks_memory(error.__context__) else error.exit_code
         case KeyboardInterrupt() | Terminated():
             word, status = ENDS[signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM]
             _say(word, error)
             return status
         case BrokenPipeError():
             return 0
-        case MemoryError():
-            console.error("out of memory; a smaller --batch-size (perturb: --stream) needs less")
-            return ResourceError.exit_code
-        case OSError():
-            return _system_status(error)
-    if type(error).__name__ == "OutOfMemoryError" or OUT_OF_MEMORY in str(error):
-        console.error("out of memory on the device; use a smaller --batch-size")
+    if lacks_memory(error):
+        _say("out of memory; a smaller --batch-size (perturb: --stream) needs less", error)
         return ResourceError.exit_code
+    if isinstance(error, OSError):
+        return _system_status(error)
     return _space_or_bug(error)
 
 
 def _system_status(error: OSError) -> int:
     where = f"{error.filename}: " if error.filename else ""
-    console.error(f"{where}{error.strerror or error}")
+    _say(f"{where}{error.strerror or error}", error)
     if error.errno in OUT_OF_SPACE:
         return ResourceError.exit_code
     return NotFoundError.exit_code if isinstance(error, FileNotFoundError) else 1
@@ -108,7 +105,7 @@ def _system_status(error: OSError) -> int:
 
 def _space_or_bug(error: BaseException) -> int:
     if "No space left" in str(error) or "os error 28" in str(error):
-        console.error("no space left on device")
+        _say("no space left on device", error)
         return ResourceError.exit_code
     console.error(f"a fault in mltools: {type(error).__name__}: {error} (--debug shows where; please report it)")
     return 1

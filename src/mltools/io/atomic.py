@@ -6,6 +6,7 @@ come to stand at the name meanwhile is replaced only if that is asked for; else 
 
 import ctypes
 import errno
+import fcntl
 import glob
 import os
 import platform
@@ -214,6 +215,20 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def lock(descriptor: int, path: Path) -> None:
+    """Keep other runs away from what is open, until it is closed, by the end of the process at the latest.
+
+    Raises:
+        UsageError: another run has it.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"{path} is in use by another run; wait for it, or choose another -o") from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def _umask() -> int:

@@ -1,6 +1,5 @@
 """The records that a sweep has finished, kept beside the file they are to become: no stop or kill loses them."""
 
-import fcntl
 import io
 import json
 import os
@@ -10,6 +9,7 @@ from typing import cast
 
 from mltools import console
 from mltools.errors import UsageError
+from mltools.io.atomic import lock
 from mltools.io.source import Source
 
 STDOUT = 1
@@ -88,12 +88,10 @@ class Partial:
         self.path, self.n = partial_path(out), len(earlier)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock(self._file, self.path)
+        except UsageError:
             os.close(self._file)
-            raise UsageError(f"{self.path} is in use by another run; wait for it, or choose another -o") from None
-        except OSError:  # a file system without locks
-            pass
+            raise
         os.ftruncate(self._file, sum(map(len, earlier)))
 
     def append(self, line: bytes) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -66,6 +67,7 @@ class Provenance:
             "tool": self.tool,
             "version": __version__,
             "libraries": {name: metadata.version(name) for name in LIBRARIES if self.inputs.keys() & set(MODELS)},
+            "threads": threads() if self.inputs.keys() & set(MODELS) else None,
             "seed": self.seed,
             "settings": plain(self.settings),
             "inputs": plain(self.inputs),
@@ -77,6 +79,12 @@ class Provenance:
     def as_json(self) -> str:
         """Give canonical JSON: sorted keys, no spaces, no NaN."""
         return json.dumps(self.as_dict(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def threads() -> int | None:
+    """Give the number of threads that torch computes with, on which the order of sums depends: the last digits."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
 
 
 def command_for(provenance: Mapping[str, Any], path: str) -> list[str] | None:

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import io
 import os
+import select
 import shutil
 import sys
 import tempfile
@@ -42,7 +43,8 @@ class _HashingReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            n = self._raw.readinto1(buffer)  # what is there: a slow pipe is passed on as it comes
+            while (n := self._raw.readinto1(buffer)) is None:  # what is there: a slow pipe is passed on as it comes
+                select.select([self._raw], [], [])  # nothing yet, where another program made the pipe so
         except OSError as error:
             error.filename = self._name
             raise
@@ -186,8 +188,8 @@ def rereadable(source: Source) -> Iterator[Source]:
         yield source
         return
     with tempfile.NamedTemporaryFile(prefix="mltools-") as copy:
-        with source._open_raw() if source.path != STDIN else contextlib.nullcontext(sys.stdin.buffer) as raw:
-            shutil.copyfileobj(raw, copy)
+        with source._open() as stream:
+            shutil.copyfileobj(stream, copy)
         copy.flush()
         again = Source(copy.name)
         again.name = source.name

@@ -1,7 +1,9 @@
 """Bytes to stdout, whose reader may go at any time."""
 
 import errno
+import json
 import os
+import select
 
 from mltools.errors import MltoolsError
 
@@ -17,10 +19,13 @@ def write_stdout(data: bytes, *, keep_going: bool = False) -> None:
     Raises:
         MltoolsError: stdout was closed from the start.
     """
+    view = memoryview(data)
     try:
-        view = memoryview(data)
         while view:
-            view = view[os.write(STDOUT, view) :]
+            try:
+                view = view[os.write(STDOUT, view) :]
+            except BlockingIOError:  # another program made the pipe so; it takes more once its reader has read
+                select.select([], [STDOUT], [])
     except OSError as error:
         if error.errno == errno.EBADF:
             raise MltoolsError("stdout is closed") from None
@@ -29,6 +34,13 @@ def write_stdout(data: bytes, *, keep_going: bool = False) -> None:
         _leave_stdout()
         if not keep_going:
             raise SystemExit(0) from None
+
+
+def write_json(data: bytes, *, keep_going: bool = False) -> None:
+    """Write lines of JSON to stdout; where that is a terminal, characters that could command it are escaped."""
+    if os.isatty(STDOUT) and not (text := data.decode()).isprintable():
+        data = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text).encode()
+    write_stdout(data, keep_going=keep_going)
 
 
 def end_quietly() -> None:

@@ -10,7 +10,7 @@ from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.partial import Partial
 from mltools.io.provenance import KEY, Provenance
-from mltools.io.stdout import write_stdout
+from mltools.io.stdout import write_json
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 Tags = Mapping[str, str | int | float | bool]
@@ -55,7 +55,7 @@ class RecordWriter:
         row = {**row, **self._tags}
         self.n += 1
         if self._out is None:
-            write_stdout(dump(row), keep_going=self._keep_going)
+            write_json(dump(row), keep_going=self._keep_going)
         else:
             self._rows.append(row)
             if self.partial is not None:

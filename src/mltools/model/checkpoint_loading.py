@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
-from mltools.errors import OUT_OF_MEMORY, CheckpointError, UsageError
+from mltools.errors import CheckpointError, UsageError, lacks_memory
 from mltools.io.provenance import folder_stamp
 from mltools.model.anatomy import HEAD, find_blocks, find_parts
 from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass
@@ -156,7 +156,7 @@ def _checkpoint_errors(name: str, what: str) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from None
     except Exception as error:  # a broken checkpoint can make it raise anything
-        if OUT_OF_MEMORY in str(error):
+        if lacks_memory(error):
             raise MemoryError from error
         raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
 

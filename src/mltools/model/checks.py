@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from mltools.errors import OUT_OF_MEMORY, CheckpointError
+from mltools.errors import CheckpointError, lacks_memory
 from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
@@ -160,7 +160,7 @@ def _difference(compute: Callable[[], Tensor], wanted: Tensor) -> str:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # blocks of unknown code, called in a way that they may not bear
-        if OUT_OF_MEMORY in str(error):
+        if lacks_memory(error):
             raise
         return (" ".join(str(error).split()) or type(error).__name__)[:120]
     return "" if gap <= TOLERANCE * max(1.0, float(wanted.abs().max())) else f"they differ by {gap:.3g}"

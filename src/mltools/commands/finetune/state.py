@@ -7,7 +7,6 @@ finds the last one. θ_M1 and, where `--raise-lr` goes on after it, the end of a
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -16,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mltools import console
 from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError
-from mltools.io.atomic import atomic_folder
+from mltools.io.atomic import atomic_folder, lock
 from mltools.io.outputs import state_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance, threads
 from mltools.io.tensors import open_tensors, read_metadata, write_tensors
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_saving import write_checkpoint
@@ -92,13 +92,11 @@ class SavedState:
         self.folder.mkdir(exist_ok=True)
         self._lock = os.open(self.folder, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock(self._lock, self.folder)
+        except UsageError:
             os.close(self._lock)
             self._lock = None
-            raise UsageError(f"{self.folder} is in use by another run; wait for it, or choose another -o") from None
-        except OSError:  # a file system without locks
-            pass
+            raise
 
     def release(self) -> None:
         """Let other runs have it, and leave no empty folder."""
@@ -147,7 +145,7 @@ class SavedState:
     def _save(self, folder: Path, progress: Progress, trainings: Sequence[Training]) -> None:
         folder.mkdir(exist_ok=True)
         steps = [training.step for training in trainings]
-        meta = {**dataclasses.asdict(progress), "steps": steps, "fingerprint": self._fingerprint}
+        meta = {**dataclasses.asdict(progress), "steps": steps, "fingerprint": self._fingerprint, "threads": threads()}
         tensors = {name: tensor for training in trainings for name, tensor in training.state().items()}
         write_tensors(folder / STATE, tensors, json.dumps(meta, sort_keys=True), replace=True)
 
@@ -165,6 +163,9 @@ class SavedState:
                 f"{self.folder} is of a run with other settings or rows; start anew with --force, or change --out"
             )
         del meta["steps"]
+        begun, own = meta.pop("threads", None), threads()
+        if begun not in (None, own):
+            console.warn(f"begun with --threads {begun}, gone on with {own}: not to the byte what either gives alone")
         return Progress(**meta)
 
     def restore(self, trainings: Sequence[Training], attempt: int | None = None) -> None:

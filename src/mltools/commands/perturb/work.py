@@ -29,7 +29,7 @@ from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
 from mltools.io.rows import Block, RawRow, Values, iter_blocks, json_preview
 from mltools.io.source import Source
-from mltools.io.stdout import write_stdout
+from mltools.io.stdout import write_json
 from mltools.run import Run
 from mltools.sinks import to_stdout
 
@@ -334,7 +334,7 @@ class RowSink:
         self.n = 0
 
     def __enter__(self) -> "RowSink":
-        self._write: Callable[[bytes], object] = write_stdout
+        self._write: Callable[[bytes], object] = write_json
         if not to_stdout(self._out) and self._out.suffix.lower() != ".parquet":
             self._write = self._stack.enter_context(
                 self._stack.enter_context(atomic_file(self._out, replace=self._run.force)).open("wb")
