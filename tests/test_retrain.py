@@ -119,12 +119,12 @@ def test_seed_decides(tiny: Tiny, noisy_rows: Path) -> None:
     """The same seed gives the same to the bit, dropout included; another seed draws other rows."""
     losses: list[list[float]] = []
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
         losses.append([])
         for step in steps:
             losses[-1].append(step[1])
             yield step
-        assert len(losses[-1]) == total and title == "window 2 (1/1)"
+        assert len(losses[-1]) == total and (title, left) == ("window 2 (1/1)", 1)
 
     for seed in (1, 1, 2):
         config = bare(RetrainSettings, epochs=1, learning_rate=3e-3, seed=seed)
@@ -157,7 +157,7 @@ def test_b14_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows:
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     before, moved = state(base), set[str]()
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
         start = state(base)
         yield from steps
         moved.update(name for name, tensor in base.model.state_dict().items() if not torch.equal(tensor, start[name]))
@@ -178,7 +178,7 @@ def test_a_frozen_tensor_that_moves_is_noticed(tiny: Tiny, noisy_rows: Path) -> 
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     frozen = next(base.stack.modules[0].parameters())
 
-    def meddle(steps: Iterator[tuple[int, float]], total: int, title: str) -> Iterator[tuple[int, float]]:
+    def meddle(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
         yield from steps
         with torch.no_grad():
             frozen.view(-1)[0] += 1e-6
@@ -201,6 +201,7 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
             steps: Iterator[tuple[int, float]],
             total: int,
             title: str,
+            left: int,
             base: Checkpoint = base,
             seen: dict[str, bool] = seen,
         ) -> Iterator[tuple[int, float]]:
@@ -222,7 +223,7 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
 def recorded_losses(folder: Path, other: Path, rows: Path, config: RetrainSettings, window: Window) -> list[float]:
     losses: list[float] = []
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
         for step in steps:
             losses.append(step[1])
             yield step

@@ -4,26 +4,37 @@ The only user of rich, imported when a bar is first drawn. Control characters in
 escaped, so that rows and records cannot send commands to a terminal.
 """
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress as Bar
 
 T = TypeVar("T")
 
 LOG_EVERY_SECONDS = 60.0
+JSON_EVERY_SECONDS = 1.0
 
-_state = {"verbosity": 0, "color": True}
-_bars: "list[Progress]" = []
+_state: "_State" = {"verbosity": 0, "color": True, "progress": "auto"}
+_bars: "list[Bar]" = []
 
 
-def configure(*, verbosity: int | None = None, color: bool | None = None) -> None:
-    """Set how much is said on stderr (-1 errors only, 0 normal, more adds detail) and whether in colour."""
+class _State(TypedDict):
+    verbosity: int
+    color: bool
+    progress: str
+
+
+def configure(*, verbosity: int | None = None, color: bool | None = None, progress: str | None = None) -> None:
+    """Set how much is said on stderr (-1 errors only, 0 normal, more adds detail), whether in colour, and progress."""
+    if progress is not None:
+        _state["progress"] = progress
     if verbosity is not None:
         _state["verbosity"] = verbosity
     if color is not None:
@@ -86,37 +97,73 @@ def use_color(stream: object = None) -> bool:
     return bool(_state["color"]) and terminal(stream) and not os.environ.get("NO_COLOR")
 
 
-def track(items: Iterable[T], total: int, label: str, unit: str = "") -> Iterator[T]:
-    """Pass items on while showing progress on stderr: a bar on a terminal, else a line a minute."""
-    if _state["verbosity"] < 0:
-        yield from items
-    elif terminal():
-        yield from _bar(items, total, label, unit)
-    else:
-        yield from _log_progress(items, total, label, unit)
+Tell = Callable[[int, int, float], None]
+"""Takes what is done, of how much, and the seconds since the start."""
 
 
-def _bar(items: Iterable[T], total: int, label: str, unit: str) -> Iterator[T]:
+class Progress:
+    """How far a run is through all of its pieces (epochs, windows), and when it will be done with them."""
+
+    def __init__(self) -> None:
+        """Start with nothing done."""
+        self._unit, self._done, self._start = "", 0, 0.0
+
+    def track(self, items: Iterable[T], total: int, label: str, unit: str = "", pieces: int = 1) -> Iterator[T]:
+        """Pass a piece's items on while showing, as `--progress` says, how far the whole run is.
+
+        Args:
+            items: of this piece.
+            total: how many.
+            label: what the piece is.
+            unit: what an item is; another unit than the last piece's begins anew.
+            pieces: how many such pieces are still to be done, with this one.
+        """
+        if unit != self._unit or not self._done:
+            self._unit, self._done, self._start = unit, 0, time.monotonic()
+        whole = self._done + total * pieces
+        with _shown(label, unit) as tell:
+            tell(self._done, whole, time.monotonic() - self._start)
+            for item in items:
+                yield item
+                self._done += 1
+                tell(self._done, whole, time.monotonic() - self._start)
+
+
+def _shown(label: str, unit: str) -> "contextlib.AbstractContextManager[Tell]":
+    how = _state["progress"]
+    if how == "json":
+        return _json_lines(label, unit)
+    if how == "none" or _state["verbosity"] < 0:
+        return contextlib.nullcontext(lambda done, whole, seconds: None)
+    return _bar(label, unit) if terminal() else _log_lines(label, unit)
+
+
+def _eta(done: int, whole: int, seconds: float) -> float | None:
+    return seconds / done * (whole - done) if done else None
+
+
+@contextlib.contextmanager
+def _bar(label: str, unit: str) -> Iterator[Tell]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    console = Console(stderr=True, no_color=not use_color())
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
         TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=Console(stderr=True, no_color=not use_color()), transient=True) as progress:
         _bars.append(progress)
-        task = progress.add_task(label, total=total, rate="")
-        start = time.monotonic()
-        for done, item in enumerate(items, start=1):
-            yield item
-            rate = done / max(time.monotonic() - start, 1e-9)
-            progress.update(task, advance=1, rate=f"{rate:.3g}/s")
+        task = progress.add_task(label, total=None, rate="")
+
+        def tell(done: int, whole: int, seconds: float) -> None:
+            eta = _eta(done, whole, seconds)
+            rate = f"{done / seconds:.3g}/s, {timedelta(seconds=round(eta))} left" if eta is not None else ""
+            progress.update(task, completed=done, total=whole, rate=rate)
+
+        yield tell
         _bars.remove(progress)
 
 
@@ -126,13 +173,35 @@ def end_progress() -> None:
         _bars.pop().stop()
 
 
-def _log_progress(items: Iterable[T], total: int, label: str, unit: str) -> Iterator[T]:
-    start = last = time.monotonic()
-    for done, item in enumerate(items, start=1):
-        yield item
-        now = time.monotonic()
-        if now - last >= LOG_EVERY_SECONDS:
-            last = now
-            rate = done / (now - start)
-            left = (total - done) / rate
-            log(f"{label}: {done}/{total} {unit} ({rate:.3g}/s, {left:.0f} s left)")
+@contextlib.contextmanager
+def _log_lines(label: str, unit: str) -> Iterator[Tell]:
+    def line(done: int, whole: int, seconds: float) -> None:
+        eta = _eta(done, whole, seconds)
+        if eta is not None:
+            log(f"{label}: {done}/{whole} {unit} ({done / max(seconds, 1e-9):.3g}/s, {eta:.0f} s left)")
+
+    yield _every(LOG_EVERY_SECONDS, line)
+
+
+@contextlib.contextmanager
+def _json_lines(label: str, unit: str) -> Iterator[Tell]:
+    def line(done: int, whole: int, seconds: float) -> None:
+        eta = _eta(done, whole, seconds)
+        rounded = {"seconds": round(seconds, 3), "eta": round(eta, 3) if eta is not None else None}
+        _line(json.dumps({"done": done, "total": whole, **rounded, "what": label, "unit": unit}))
+
+    often = _every(JSON_EVERY_SECONDS, line, at_once=True)
+    yield lambda done, whole, seconds: (line if done == whole else often)(done, whole, seconds)
+
+
+def _every(interval: float, line: Tell, *, at_once: bool = False) -> Tell:
+    """Let lines through that are so many seconds apart, the first `at_once` or after as long."""
+    last = time.monotonic() - (interval if at_once else 0)
+
+    def tell(done: int, whole: int, seconds: float) -> None:
+        nonlocal last
+        if time.monotonic() - last >= interval:
+            last = time.monotonic()
+            line(done, whole, seconds)
+
+    return tell

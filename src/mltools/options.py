@@ -17,6 +17,7 @@ Preset = Literal["paper", "released-code"]
 TagValue = str | int | float | bool
 LabelType = Literal["auto", "str"]
 ClipScope = Literal["trainable", "all"]
+Shown = Literal["auto", "json", "none"]
 COUNTS = whole(1, (1 << 31) - 1)
 LENGTHS = whole(2, 1_000_000)
 EPOCHS = whole(1, 1_000_000)
@@ -404,5 +405,14 @@ class MessageOptions:
 
     quiet: Annotated[bool, Flag("-q", "--quiet", steers=False, help="Print only errors on stderr.")] = False
     verbose: Annotated[int, Flag("-v", "--verbose", steers=False, counts=True, help="Say more on stderr.")] = 0
+    progress: Annotated[
+        Shown,
+        Flag(
+            "--progress",
+            metavar="HOW",
+            steers=False,
+            help="auto (a bar on a terminal, else a line a minute), json (lines on stderr), none.",
+        ),
+    ] = "auto"
     no_color: Annotated[bool, Flag("--no-color", steers=False, help="No colour on the terminal.")] = False
     debug: Annotated[bool, Flag("--debug", steers=False, help="Show the traceback of an error.")] = False

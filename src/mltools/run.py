@@ -60,6 +60,7 @@ class Run:
         """
         self.opened: Mapping[str, Any] = opened or {}
         self._shows_progress = opened is None
+        self._progress = console.Progress()
         self.name, self.spec, self.settings = name, spec, settings
         self.fields: dict[str, Field] = {each.name: each for each in flatten(spec.settings)}
         self.tags: Mapping[str, Any] = {}
@@ -233,10 +234,13 @@ class Run:
         return read_shape(self.model(role).outline(), self.rows, longest, self.get("offload", False))
 
     # -- while it goes --------------------------------------------------------------------------------
-    def track(self, items: Iterable[T], total: int, unit: str = "rows", label: str | None = None) -> Iterator[T]:
-        """Pass items on while showing progress."""
-        shown = console.track(items, total, label or self.name, unit) if self._shows_progress else items
-        for item in shown:
+    def track(
+        self, items: Iterable[T], total: int, unit: str = "rows", label: str | None = None, pieces: int = 1
+    ) -> Iterator[T]:
+        """Pass a piece's items on while showing progress: `pieces` such are still to be done, with this one."""
+        if self._shows_progress:
+            items = self._progress.track(items, total, label or self.name, unit, pieces)
+        for item in items:
             signals.check()
             yield item
 

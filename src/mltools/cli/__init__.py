@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; the process's own by default.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    console.configure(verbosity=0, color=True)
+    console.configure(verbosity=0, color=True, progress="auto")
     with stoppable():
         try:
             try:

@@ -56,6 +56,7 @@ def drive(name: str, given: dict[str, Any]) -> None:
         learn_kinds()
     check(run)
     share(run)
+    say_opening(run)
     work = command_work(name)
     load(run)
     if run.get("dry_run", False):
@@ -109,8 +110,16 @@ def share(run: Run) -> None:
     elif place.rank == 0:
         console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
     else:
-        console.configure(verbosity=-1)
+        console.configure(verbosity=-1, progress="none")
         run.silent = True
+
+
+def say_opening(run: Run) -> None:
+    """Tell who waits at a terminal what is being opened, which takes seconds where it is a model."""
+    inputs = [each for each in run.fields.values() if each.mark.opens and run.get(each.name)]
+    if console.terminal() and any(each.mark.opens in ("checkpoint", "states") for each in inputs):
+        names = [name for each in inputs if each.mark.opens != "records" for name in named(run, each)]
+        console.log(f"{run.name}: opening {', '.join(names) or 'stdin'}")
 
 
 def load(run: Run) -> None:

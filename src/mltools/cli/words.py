@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from mltools import console
 from mltools.cli.registry import command_names, command_spec
-from mltools.options import MessageOptions
-from mltools.spec import Field, Flag, flatten
+from mltools.options import MessageOptions, Shown
+from mltools.spec import Field, Flag, flatten, one_of
 
 HELP_FLAGS = ("-h", "--help")
 NUMBERS: Mapping[Any, re.Pattern[str]] = {
@@ -46,6 +46,8 @@ def apply_messages(given: dict[str, Any]) -> dict[str, Any]:
         console.configure(verbosity=verbosity)
     if given.get("no_color"):
         console.configure(color=False)
+    if given.get("progress") is not None:
+        console.configure(progress=one_of("--progress", given["progress"], get_args(Shown)))
     aside = {"help", *(each.name for each in flatten(MessageOptions))}
     return {name: value for name, value in given.items() if name not in aside and value not in (None, [])}
 

@@ -54,7 +54,8 @@ ENOUGH = 0.99
 """`--raise-lr` reruns a training whose final accuracy on its rows does not exceed this (Appendix D)."""
 RAISE_BY = 2
 MOST_RAISES = 3
-Watch = Callable[[Iterator[None], int, str], Iterator[None]]
+Watch = Callable[[Iterator[None], int, str, int], Iterator[None]]
+"""Wraps the steps of an epoch: takes them, how many, its name, and how many epochs are left, with this one."""
 Batch = tuple[Task, NDArray[np.int64]]
 
 
@@ -309,7 +310,8 @@ class _Run:
         left = batches[self.progress.batch :]
         steps = self._steps(left)
         if watch is not None:
-            steps = watch(steps, len(left), f"epoch {self.progress.epoch}/{self.settings.training.epochs}")
+            epoch, epochs = self.progress.epoch, self.settings.training.epochs
+            steps = watch(steps, len(left), f"epoch {epoch}/{epochs}", epochs - epoch + 1)
         saved = time.monotonic()
         for _ in steps:
             if self._asked(stop) or time.monotonic() - saved > SAVE_EVERY_SECONDS:
@@ -483,8 +485,8 @@ def run(run: Run) -> Iterator[EpochRecord]:
     if run.model("pretrained").is_lent:  # it is opened anew for each attempt
         raise UsageError("pretrained: name a folder; this command takes no open one here")
 
-    def watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
-        return run.track(steps, total, "steps", label)
+    def watch(steps: Iterator[None], total: int, label: str, epochs: int) -> Iterator[None]:
+        return run.track(steps, total, "steps", label, epochs)
 
     attempts = 0
     for last in finetune(

@@ -32,7 +32,8 @@ from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
 
-Watch = Callable[[Iterator[None], int, str], Iterator[None]]
+Watch = Callable[[Iterator[None], int, str, int], Iterator[None]]
+"""Wraps the steps of a split: takes them, how many, its name, and how many splits are left, with this one."""
 
 
 def generalise(
@@ -88,7 +89,8 @@ def generalise(
         self_check(checkpoint.runner, task.encoded)
         steps = _train(task, settings.training.epochs)
         total = task.training.total_steps
-        for _ in watch(steps, total, f"split {split} ({number}/{len(splits)})") if watch is not None else steps:
+        title, left = f"split {split} ({number}/{len(splits)})", len(splits) - number + 1
+        for _ in watch(steps, total, title, left) if watch is not None else steps:
             pass
         yield from _records(task, examples, split, run)
 
@@ -159,8 +161,8 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
     examples, splits = run.rows, _splits(settings)
     run.model("pretrained")
 
-    def watch(steps: Iterator[None], total: int, label: str) -> Iterator[None]:
-        return run.track(steps, total, "steps", label)
+    def watch(steps: Iterator[None], total: int, label: str, splits: int) -> Iterator[None]:
+        return run.track(steps, total, "steps", label, splits)
 
     yield from generalise(
         str(settings.pretrained),

@@ -259,6 +259,8 @@ def run(run: Run) -> Iterator[GradRecord]:
     """Score the layers, and keep the gradients if that is wanted."""
     settings: Settings = run.settings
     record = None
+    passes = (1 if settings.noisy_only else 2) * (1 if settings.frozen is None else 2)
+    left = iter(range(passes, 0, -1))
     for record in grads(
         run.model("checkpoint"),
         run.rows,
@@ -270,7 +272,7 @@ def run(run: Run) -> Iterator[GradRecord]:
         device=run.device,
         threads=settings.device.threads,
         blocks=settings.device.blocks,
-        progress=run.track,
+        progress=lambda rows, total: run.track(rows, total, pieces=next(left)),
         strict=settings.validity.strict,
     ):
         yield record

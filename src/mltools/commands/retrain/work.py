@@ -46,7 +46,8 @@ DEFAULTS = bare(Settings)
 Rows = NDArray[np.int64]
 MOST_MEASURED = 512
 """Training rows that show whether a window has learnt: their accuracy is within .02 of all rows'."""
-Watch = Callable[[Iterator[tuple[int, float]], int, str], Iterator[tuple[int, float]]]
+Watch = Callable[[Iterator[tuple[int, float]], int, str, int], Iterator[tuple[int, float]]]
+"""Wraps the steps of a window: takes them, how many, its name, and how many windows are left, with this one."""
 
 
 def retrain(
@@ -93,7 +94,8 @@ def retrain(
         sweep.enter(window.start)
         if number == 1:
             sweep.measure_baseline().tell(strict=strict)
-        yield sweep.measure(window, watch, f"window {window} ({number}/{len(chosen)})")
+        title, left = f"window {window} ({number}/{len(chosen)})", len(chosen) - number + 1
+        yield sweep.measure(window, watch, title, left)
     if sweep.not_learnt:
         console.warn(
             f"{len(sweep.not_learnt)} of {len(chosen)} windows did not learn (learnt=false; first {sweep.not_learnt[0]}"
@@ -304,12 +306,12 @@ class _Sweep:
 
     # -- one window -----------------------------------------------------------------------------------
 
-    def measure(self, window: Window, watch: Watch | None, title: str) -> WindowRecord:
+    def measure(self, window: Window, watch: Watch | None, title: str, left: int) -> WindowRecord:
         """Retrain one window and measure it; the model is NOISY again afterwards."""
         trained = self._trained(window)
         try:
             self._load({name: self.fresh[name] for name in trained if name in self.names})
-            self._train(window, trained, watch, title)
+            self._train(window, trained, watch, title, left)
             self._assert_rest_unmoved(trained)
             record = self._record(window)
         finally:
@@ -331,7 +333,9 @@ class _Sweep:
         for name, tensor in tensors.items():
             self.parameters[name].copy_(tensor)
 
-    def _train(self, window: Window, trained: dict[str, nn.Parameter], watch: Watch | None, title: str) -> None:
+    def _train(
+        self, window: Window, trained: dict[str, nn.Parameter], watch: Watch | None, title: str, left: int
+    ) -> None:
         everything = self.settings.training.clip_scope == "all"
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(everything or name in trained)
@@ -347,7 +351,7 @@ class _Sweep:
             micro_batch=self.settings.training.micro_batch,
         )
         steps = self._steps(training, window)
-        for _ in watch(steps, total, title) if watch else steps:
+        for _ in watch(steps, total, title, left) if watch else steps:
             pass
 
     def _train_mode(self, window: Window) -> None:
@@ -435,8 +439,8 @@ def run(run: Run) -> Iterator[WindowRecord]:
     pretrained = run.model("pretrained").open(fresh_head=noisy.labels)
     windows = parse_windows(run.settings.layers, noisy.n_layers)
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, label: str) -> Iterator[tuple[int, float]]:
-        return run.track(steps, total, "steps", label)
+    def watch(steps: Iterator[tuple[int, float]], total: int, label: str, windows: int) -> Iterator[tuple[int, float]]:
+        return run.track(steps, total, "steps", label, windows)
 
     yield from retrain(
         noisy,
