@@ -136,6 +136,25 @@ def test_duckdb_reads_records(swept: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [layer for layer, _ in rows] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
+def test_tensorboard_shows_epochs(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="no tensorboard here: pip install tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = shell(
+        f"mltools finetune {tiny('bert')} {noisy_rows} --epochs 2 --batch-size 16 -o out | tee epochs.jsonl | "
+        f"python {EXAMPLES}/tensorboard_epochs.py runs/out",
+        tmp_path,
+    )
+    assert done.code == 0, done.err
+    events = EventAccumulator(str(tmp_path / "runs/out")).Reload()
+    records = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
+    assert {"loss", "train_accuracy", "noisy_accuracy"} <= set(events.Tags()["scalars"])
+    for column in ("loss", "train_accuracy"):
+        shown = [(event.step, event.value) for event in events.Scalars(column)]
+        assert shown == [(record["epoch"], pytest.approx(record[column])) for record in records]
+
+
 def test_shell_reports_the_exit_status(shell: Shell, tmp_path: Path) -> None:
     done = shell("mltools swap nowhere/ nowhere/ nofile.jsonl", tmp_path)
     assert done.code == 5 and done.err == "mltools: no such file: nofile.jsonl\n"

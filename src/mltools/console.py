@@ -154,17 +154,19 @@ def _bar(label: str, unit: str) -> Iterator[Tell]:
         TextColumn(unit),
         TextColumn("{task.fields[rate]}"),
     )
-    with Progress(*columns, console=Console(stderr=True, no_color=not use_color()), transient=True) as progress:
-        _bars.append(progress)
-        task = progress.add_task(label, total=None, rate="")
+    progress = Progress(*columns, console=Console(stderr=True, no_color=not use_color()), transient=True)
+    task = progress.add_task(label, rate="")
 
-        def tell(done: int, whole: int, seconds: float) -> None:
-            eta = _eta(done, whole, seconds)
-            rate = f"{done / seconds:.3g}/s, {timedelta(seconds=round(eta))} left" if eta is not None else ""
-            progress.update(task, completed=done, total=whole, rate=rate)
+    def tell(done: int, whole: int, seconds: float) -> None:
+        eta = _eta(done, whole, seconds)
+        rate = f"{done / seconds:.3g}/s, {timedelta(seconds=round(eta))} left" if eta is not None else ""
+        progress.update(task, completed=done, total=whole, rate=rate)
+        progress.start()
 
-        yield tell
-        _bars.remove(progress)
+    _bars.append(progress)
+    yield tell
+    _bars.remove(progress)
+    progress.stop()
 
 
 def end_progress() -> None:
