@@ -16,6 +16,6 @@ with SummaryWriter(sys.argv[1]) as writer:
     for line in sys.stdin:
         record = json.loads(line)
         for column, value in record.items():
-            if isinstance(value, float) or column.endswith("accuracy") and value is not None:
+            if isinstance(value, float) or (column.endswith("accuracy") and value is not None):
                 writer.add_scalar(column, value, record["epoch"])
         writer.flush()

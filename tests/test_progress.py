@@ -78,7 +78,8 @@ def test_what_is_opened_is_said_first(tiny: Tiny, noisy_rows: Path) -> None:
     code = (
         "import sys; from mltools.cli import driver, main; from mltools import console\n"
         "console.terminal = lambda stream=None: sys.argv[-1] == 'yes'\n"
-        "driver.command_work = lambda name: sys.exit(10 + len({'torch', 'polars', 'transformers'} & sys.modules.keys()))\n"
+        "slow = {'torch', 'polars', 'transformers'}\n"
+        "driver.command_work = lambda name: sys.exit(10 + len(slow & sys.modules.keys()))\n"
         "sys.exit(main(sys.argv[1:-1]))"
     )
     for terminal, said in (("yes", f"swap: opening {tiny('bert', 1)}, {tiny('bert', 2)}, {noisy_rows}\n"), ("no", "")):
