@@ -19,11 +19,12 @@ _mltools()
         --top-classes) kind=none ;;
         --labels) words="names numbers" ;;
         --draw) words="hash python" ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --seed --preset -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --progress --seed --preset -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="wic rte mrpc cola boolq sst2 sst5 emotion implicithate stormfront reuters trec"
            ;;
         esac
@@ -35,13 +36,14 @@ _mltools()
         --top-classes) kind=none ;;
         --draw) words="hash python" ;;
         --split-from) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --label) kind=none ;;
         --label-type) words="auto str" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -63,6 +65,7 @@ _mltools()
         --memorised-metric) words="accuracy macro-f1" ;;
         --evaluate) words="memorised always last" ;;
         --validation) kind=file ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -79,7 +82,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -94,6 +97,7 @@ _mltools()
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -110,7 +114,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -119,6 +123,7 @@ _mltools()
         --write) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
+        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
@@ -136,7 +141,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -149,6 +154,7 @@ _mltools()
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
         --min-noisy-accuracy) kind=none ;;
+        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -167,7 +173,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -179,6 +185,7 @@ _mltools()
         --leave-out) kind=none ;;
         --save) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
+        --progress) words="auto json none" ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -194,7 +201,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -202,6 +209,7 @@ _mltools()
         case $option in
         --dtype) words="float32 float16" ;;
         --position) words="auto first last" ;;
+        --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -214,7 +222,7 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --offload --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -229,6 +237,7 @@ _mltools()
         --lr) kind=none ;;
         --seeds) kind=none ;;
         --min-noisy-accuracy) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -243,13 +252,14 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     centroid)
         case $option in
         --crossing) words="first last stable" ;;
+        --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -264,7 +274,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--events --crossing --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--events --crossing --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -272,11 +282,12 @@ _mltools()
         case $option in
         --value) kind=none ;;
         --over) kind=none ;;
+        --progress) words="auto json none" ;;
         --by) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--by-layer --solved --value --over --strict --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--by-layer --solved --value --over --strict --progress --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -290,12 +301,13 @@ _mltools()
         --method) words="spearman pearson kendall" ;;
         --cluster) kind=none ;;
         --resamples) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --mean --cluster --resamples --strict --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --mean --cluster --resamples --strict --progress --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -305,10 +317,11 @@ _mltools()
         -k) kind=none ;;
         --value) kind=none ;;
         --per) kind=none ;;
+        --progress) words="auto json none" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--truth -k --value --per --strict --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--truth -k --value --per --strict --progress --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -316,10 +329,11 @@ _mltools()
         case $option in
         --value) kind=none ;;
         --overlay) kind=none ;;
+        --progress) words="auto json none" ;;
         --by) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--value --overlay --strict --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--value --overlay --strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="heatmap layers probe centroid events matrix"
            ;;
         esac
@@ -327,37 +341,42 @@ _mltools()
     windows)
         case $option in
         --width) kind=none ;;
-        *) [[ $cur == -* ]] && words="--width -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--width --progress -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     inspect)
         case $option in
+        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --blocks) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
-        *) [[ $cur == -* ]] && words="--json --command --layers --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--json --command --progress --layers --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     schema)
         case $option in
-        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score tensor window work"
            ;;
         esac
         ;;
     completion)
         case $option in
-        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="bash zsh fish"
            ;;
         esac
         ;;
     help)
         case $option in
-        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot windows inspect schema completion help"
            ;;
         esac
