@@ -53,7 +53,7 @@ def test_eta_and_lines_that_are_a_minute_apart(
 ) -> None:
     """2 of 3 pieces of 4 items, 30 s each: the time left is that of all pieces that are left."""
     now = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     console.configure(verbosity=0, progress="auto")
     progress = console.Progress()
     for piece in (1, 2):
