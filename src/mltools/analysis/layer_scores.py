@@ -207,3 +207,12 @@ def _weights(group: Measured) -> Sequence[float]:
     if found.weights is None:
         raise RowsError(f"{group.first.place}: no additive solution: {found.reason}")
     return found.weights
+
+
+def score_spread(group: Measured) -> list[float] | None:
+    """Give the sample standard deviation of each layer's score over the runs averaged; None where there is one run."""
+    if not group.runs or any(run.unscorable for run in group.runs):
+        return None
+    factors = [run.cells.first[1, run.n_layers] if group.was_scaled else 1.0 for run in group.runs]
+    runs = [[score / factor for score in run.scores()] for run, factor in zip(group.runs, factors, strict=True)]
+    return [stdev(scores) for scores in zip(*runs, strict=True)]

@@ -4,8 +4,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, groupby, repeat
-from operator import itemgetter
+from operator import is_, is_not, itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +99,12 @@ class Records:
         if all(kept):
             return self
         return Records(self.source, list(compress(self.lines, kept)), list(compress(self.values, kept)))
+
+    def parted(self, column: str) -> tuple["Records", "Records"]:
+        """Give the records that have a value in a column, and those that have none; as `where`, of the same columns."""
+        if not self.values or column not in self.values[0]:
+            return self[:0], self
+        return self.where(column, partial(is_not, None)), self.where(column, partial(is_, None))
 
     def columns(self, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Yield of each record the values in some columns, all of which it has."""

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, combinations, groupby
 from math import fsum, isfinite, nan
-from operator import eq, is_, is_not, itemgetter, ne
+from operator import eq, is_, itemgetter, ne
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltools.analysis.carried import Carried
+from mltools.analysis.epochs import LastEpochs
 from mltools.analysis.layer_scores import weigh
 from mltools.analysis.measured import Measured, add
 from mltools.analysis.statistics import adjust, agreement, mean_agreement
@@ -81,25 +82,6 @@ class _Series:
     carried: Carried = field(default_factory=Carried)
 
 
-class _Epochs:
-    """The epochs of one run of finetune: those that count, as far as read."""
-
-    def __init__(self, *_: object) -> None:
-        self.rank: tuple[bool, int, int] = (False, 0, 0)
-        self.last: list[Record] = []
-
-    def read(self, record: Record) -> None:
-        """Keep the record if no other is nearer to what the checkpoint holds; equals are another run's."""
-        values = record.values
-        attempt = record.get("attempt", int) if values.get("attempt") is not None else 1
-        kept = values.get("kept") is True
-        rank = (kept, 0, 0) if kept else (False, attempt, record.get("epoch", int))
-        if rank > self.rank:
-            self.rank, self.last = rank, []
-        if rank == self.rank:
-            self.last.append(record)
-
-
 class _Reader:
     """Enters records into tables: (values of the columns `per`) to name of the series to its numbers."""
 
@@ -109,7 +91,7 @@ class _Reader:
         self._on = settings.on
         self.on: tuple[str, ...] = ()
         self._sweeps = Groups(None, Measured)
-        self._epochs = Groups(None, _Epochs)
+        self._epochs = LastEpochs()
         self._scaled = settings.scale == "minmax"
         self._pivot = settings.series
 
@@ -118,16 +100,13 @@ class _Reader:
         if PAIR not in (*self._config.per, *(self._on or ()), self._pivot):
             records = records.where(PAIR, partial(is_, None))
         named = (*self._config.per, *(self._on or ()), self._pivot)
-        if "epoch" not in named and _is_of_epochs(records):
-            epochs, records = _split(records, "epoch")
-            for run, part in self._epochs.runs(epochs):
-                for record in epochs[part]:
-                    run.read(record)
-        events, others = _split(records, "event")
+        if "epoch" not in named:
+            records = self._epochs.take(records)
+        events, others = records.parted("event")
         for value in self._config.value:
             self._enter(events.where("event", partial(eq, value)), value, "layer")
-        windows, others = _split(others, "start")
-        layers, others = _split(others, "layer")
+        windows, others = others.parted("start")
+        layers, others = others.parted("layer")
         self._read_kind(windows, {"m_cog", "score"})
         self._read_kind(layers.where("layer", partial(ne, 0)), {"m_cog"})
         self._read_kind(others, set())
@@ -156,9 +135,8 @@ class _Reader:
             if "score" in self._config.value and group.kind == "window":
                 scores = [{**said, "layer": i, "score": score} for i, score in enumerate(group.scores(), start=1)]
                 self._enter(Records(source, line * len(scores), scores), "score", "score")
-        for run in self._epochs:
-            for record in run.last:
-                self._read_kind(Records(record.source, [record.line], [record.values]), set())
+        for epoch in self._epochs.last():
+            self._read_kind(epoch, set())
 
     def _enter(self, records: Records, value: str, column: str) -> None:
         """Enter the numbers in `column`, which are of `value`, into their series."""
@@ -242,24 +220,12 @@ class _Reader:
         return self.on
 
 
-def _is_of_epochs(records: Records) -> bool:
-    """Whether records with the same columns are of finetune's epochs; a tag `epoch` does not make them that."""
-    return len(records) > 0 and {"epoch", "epochs", "learning_rate"} <= records.values[0].keys()
-
-
 def _advice(record: Record, on: Sequence[str]) -> str:
     """Say what to do about a key that comes twice: places in a model are compared one by one, runs may be averaged."""
     place = next((name for name in ("window", "layer") if record.values.get(name) is not None and name not in on), None)
     if place is not None:
         return f"each {place} has a record: compare them {place} by {place}, --on {','.join([*on, place])}"
     return "name the column that tells the records apart with --on, or average runs of the same with --pool"
-
-
-def _split(records: Records, column: str) -> tuple[Records, Records]:
-    """Give the records that have a value in a column, and those that have none."""
-    if not len(records) or column not in records.values[0]:
-        return records[:0], records
-    return records.where(column, partial(is_not, None)), records.where(column, partial(is_, None))
 
 
 def _pairs(table: dict[str, _Series], settings: Settings, on: Sequence[str]) -> Iterator[CorrelationRecord]:

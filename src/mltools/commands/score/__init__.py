@@ -56,7 +56,7 @@ SPEC = CommandSpec(
     examples=(
         "mltools score swap.jsonl grads.jsonl --truth 3-4",
         "cat control-*.jsonl | mltools score --truth planted --per model -k 1,2,3",
-        "mltools score grads.jsonl --truth 6-7 --value score_l1_noisy,score_l1_difference",
+        "mltools score grads.jsonl --truth 3-4 --value score_l1_noisy,score_l1_difference",
     ),
     counted="records",
     check=_check,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mltools.commands.plot.panels import Bars, Grid, Lines, Marks, Panel, heading
+from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points, heading
 
 Colors = Literal[0, 256, 16_777_216]
 Rgb = tuple[int, int, int]
@@ -41,6 +41,10 @@ def _draw(panel: Panel, style: TextStyle) -> str:
             return _grid(_as_grid(panel), style)
         case Marks():
             return _marks(panel)
+        case Columns():
+            return _columns(panel, style)
+        case Points():
+            return _points(panel)
 
 
 def _as_grid(panel: Lines) -> Grid:
@@ -132,9 +136,41 @@ def _bars(bars: Bars, style: TextStyle) -> str:
     top = max(map(abs, bars.values), default=0.0) or 1.0
     centre = "" if bars.centre is None else f", M-CoG {bars.centre:.2f}"
     lines = [heading(bars) + centre, f"layer {bars.value_name:>8}"]
-    for layer, value in zip(bars.layers, bars.values, strict=True):
-        lines.append(f"{layer:>5} {value:8.4f} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
+    spread = [""] * len(bars.values) if bars.spread is None else [f" ±{sd:.4f}" for sd in bars.spread]
+    for layer, value, sd in zip(bars.layers, bars.values, spread, strict=True):
+        lines.append(f"{layer:>5} {value:8.4f}{sd} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _columns(panel: Columns, style: TextStyle) -> str:
+    side, tip = max(map(len, panel.names)), max(map(len, panel.series))
+    lines = [*filter(None, [heading(panel)]), f"{'':>{side}} {panel.value_name} in %, 95 % interval; chance"]
+    for name, values, low, high, chance in zip(
+        panel.names, panel.values, panel.low, panel.high, panel.chance, strict=True
+    ):
+        for series, value, a, b in zip(panel.series, values, low, high, strict=True):
+            known = value is not None and a is not None and b is not None
+            shown = f"{100 * value:5.1f} {f'{100 * a:.0f}-{100 * b:.0f}':>6} {100 * chance:3.0f}" if known else "    -"  # type: ignore[operator]
+            bar = _bar((value or 0.0) / 2, BLOCKS[style.ascii_only])
+            lines.append(f"{name:>{side}} {series:<{tip}} {shown} {bar}".rstrip())
+            name = ""
+    return "\n".join(lines) + "\n"
+
+
+def _points(panel: Points) -> str:
+    """Write the numbers, since places on a plane of letters would tell less."""
+    names = panel.categories
+    rows = [("", panel.x_name, panel.y_name)]
+    rows += [
+        (dot.series, names[int(dot.x)] if names else _dot(dot.x, dot.x_sd), _dot(dot.y, dot.y_sd)) for dot in panel.dots
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([*filter(None, [heading(panel)]), *lines]) + "\n"
+
+
+def _dot(value: float, spread: float | None) -> str:
+    return f"{value:.4g}" + ("" if spread is None else f"±{spread:.2g}")
 
 
 def _bar(share: float, blocks: str) -> str:

@@ -1,0 +1,221 @@
+"""Draw one panel on matplotlib's axes. Colours and line styles can be told apart without colour vision and in grey."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points
+from mltools.drawing.text import is_dark, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "osD^vPX"
+POINTS = 72
+SMALL = 1.5
+"""Panels narrower than this, in inches, have thinner lines."""
+Size = tuple[float, float]
+"""Width and height of a panel in inches."""
+
+
+def draw_panel(axes: "Axes", panel: Panel, styles: Mapping[str, int], size: Size, *, own_bar: bool) -> Any:
+    """Draw a panel; gives the image of a grid, which a colour bar is of.
+
+    Args:
+        axes: where.
+        panel: what.
+        styles: a number for each series of the picture, which decides how it looks.
+        size: of the panel, which decides how many ticks and numbers there is room for.
+        own_bar: whether a grid gets a colour bar of its own.
+    """
+    match panel:
+        case Grid():
+            return _grid(axes, panel, size, own_bar)
+        case Bars():
+            return _bars(axes, panel, size)
+        case Lines():
+            return _lines(axes, panel, styles, size)
+        case Marks():
+            return _marks(axes, panel, styles, size)
+        case Columns():
+            return _columns(axes, panel, styles, size)
+        case Points():
+            return _points(axes, panel, styles, size)
+
+
+def share_scales(every: Sequence["Axes"]) -> None:
+    """Give axes of the same measure the same ends, and leave out the numbers that a neighbour shows."""
+    for name in dict.fromkeys(axes.get_ylabel() for axes in every):
+        same = [axes for axes in every if axes.get_ylabel() == name]
+        for get, put in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
+            ends = [getattr(axes, get)() for axes in same]
+            falls = ends[0][0] > ends[0][1]
+            low, high = min(map(min, ends)), max(map(max, ends))
+            for axes in same:
+                getattr(axes, put)(*((high, low) if falls else (low, high)))
+    last = {axes.get_subplotspec().colspan.start: axes for axes in every}  # type: ignore[union-attr]
+    for axes in every:
+        axes.label_outer()
+        if last[axes.get_subplotspec().colspan.start] is axes:  # type: ignore[union-attr]
+            axes.tick_params(axis="x", labelbottom=True)
+
+
+# -- kinds --------------------------------------------------------------------------------------------
+def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
+    import numpy as np
+    from matplotlib.ticker import PercentFormatter
+
+    values = [_filled(row) for row in grid.cells]
+    colors = "RdBu_r" if grid.unit == "signed" else "viridis"
+    image = axes.imshow(values, cmap=colors, vmin=grid.low, vmax=grid.high, aspect="auto")
+    if own_bar:
+        scale = PercentFormatter(1) if grid.unit == "share" else None
+        axes.figure.colorbar(image, ax=axes, label=grid.value_name, format=scale)
+    axes.set(xlabel=grid.column_axis, ylabel=grid.row_axis)
+    room = size[0] - (1.3 if own_bar else 0.8), size[1] - 0.8
+    if max(map(len, grid.columns)) > 3:
+        axes.tick_params(axis="x", labelrotation=90)
+    every, down = _step(axes, len(grid.columns), room[0], 2), _step(axes, len(grid.rows), room[1], 2)
+    axes.set_xticks(range(0, len(grid.columns), every), grid.columns[::every])
+    axes.set_yticks(range(0, len(grid.rows), down), grid.rows[::down])
+    texts = [[number(value, grid) if value is not None else "" for value in row] for row in grid.cells]
+    small = 0.75 * _font(axes)
+    across = max(len(text) for row in texts for text in row) * 0.65 * small
+    if across * len(grid.columns) <= room[0] * POINTS and 1.3 * small * len(grid.rows) <= room[1] * POINTS:
+        for y, row in enumerate(grid.cells):
+            for x, value in enumerate(row):
+                if value is not None:
+                    ink = "white" if is_dark(*image.to_rgba(np.array([value]))[0][:3]) else "black"
+                    axes.text(x, y, texts[y][x], ha="center", va="center", color=ink, fontsize=small)
+    return image
+
+
+def _bars(axes: "Axes", bars: Bars, size: Size) -> None:
+    axes.bar(bars.layers, bars.values, color=COLORS[0], yerr=bars.spread, error_kw={"linewidth": 0.8})
+    if bars.centre is not None:
+        axes.axvline(bars.centre, color=COLORS[1], linestyle="--", linewidth=1)
+        known = axes.get_title()
+        axes.set_title(f"{known}\nM-CoG {bars.centre:.2f}" if known else f"M-CoG {bars.centre:.2f}")
+    axes.set_ylabel(bars.value_name)
+    _layer_ticks(axes, bars.layers, size)
+
+
+def _lines(axes: "Axes", panel: Lines, styles: Mapping[str, int], size: Size) -> None:
+    small = size[0] < SMALL
+    for line in panel.lines:
+        i = styles[line.name]
+        layers = panel.layers[: len(line.values)]
+        if line.low is not None and line.high is not None:
+            low, high = _filled(line.low), _filled(line.high)
+            axes.fill_between(layers, low, high, color=_color(i), alpha=0.15, linewidth=0)
+        look: dict[str, Any] = {
+            "markersize": 1.5 if small else 3,
+            "linewidth": 0.8 if small else 1.2,
+            "linestyle": DASHES[i % len(DASHES)],
+        }
+        axes.plot(layers, _filled(line.values), label=line.name, **_look(i), **look)
+    axes.set_ylabel(panel.value_name)
+    if panel.mark is not None:
+        axes.axhline(panel.mark, color="grey", linewidth=0.6)
+    _layer_ticks(axes, panel.layers, size)
+
+
+def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int], size: Size) -> None:
+    places = range(len(marks.rows))
+    for i, name in enumerate(marks.series):
+        values, spread = _filled(row[i] for row in marks.layers), _filled(row[i] for row in marks.spread)
+        beside = [place + 0.6 * ((i + 0.5) / len(marks.series) - 0.5) for place in places]  # so that none hides another
+        axes.errorbar(values, beside, xerr=spread, fmt="none", ecolor=_color(styles[name]), elinewidth=0.8)
+        axes.plot(values, beside, label=name, markersize=4, linestyle="none", **_look(styles[name]))
+    axes.set_yticks(places, marks.rows)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
+    axes.set_ylim(len(marks.rows) - 0.5, -0.5)
+    low, high = axes.get_xlim()
+    if high - low > (marks.axis[-1] - marks.axis[0]) / 2:
+        axes.set_xlim(marks.axis[0] - 0.5, marks.axis[-1] + 0.5)
+        _layer_ticks(axes, marks.axis, (size[0] - 0.6, size[1]))
+    else:  # centres of gravity lie close together: only where they are is shown
+        axes.set_xlabel("layer")
+
+
+def _columns(axes: "Axes", panel: Columns, styles: Mapping[str, int], size: Size) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    wide = 0.8 / len(panel.series)
+    for j, name in enumerate(panel.series):
+        values, low, high = (_filled(row[j] for row in table) for table in (panel.values, panel.low, panel.high))
+        below = [[max(value - a, 0.0) for value, a in zip(values, low, strict=True)]]
+        above = [[max(b - value, 0.0) for value, b in zip(values, high, strict=True)]]
+        places = [i + (j - (len(panel.series) - 1) / 2) * wide for i in range(len(panel.names))]
+        color = _color(styles[name])
+        axes.bar(places, values, wide, label=name, color=color, yerr=below + above, error_kw={"linewidth": 0.8})
+    for i, chance in enumerate(panel.chance):
+        axes.plot([i - 0.45, i + 0.45], [chance] * 2, color="black", linestyle="--", linewidth=1)
+    axes.set(ylabel=panel.value_name, ylim=(0, 1.02))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    _name_ticks(axes, panel.names, size)
+
+
+def _points(axes: "Axes", panel: Points, styles: Mapping[str, int], size: Size) -> None:
+    if panel.diagonal:
+        axes.axline((panel.dots[0].x,) * 2, slope=1, color="grey", linewidth=0.6)
+    places = [dot.x for dot in panel.dots]
+    if panel.categories is not None:  # dots over one name stand side by side, so that none hides another
+        for _, own in groupby(sorted(range(len(places)), key=lambda i: places[i]), key=lambda i: panel.dots[i].x):
+            its = list(own)
+            for rank, i in enumerate(its):
+                places[i] += 0.5 * ((rank + 0.5) / len(its) - 0.5)
+        axes.set(xlim=(-0.5, len(panel.categories) - 0.5))
+        axes.grid(axis="y", linewidth=0.4, alpha=0.5)
+        _name_ticks(axes, panel.categories, size)
+    seen: set[str] = set()
+    for dot, x in zip(panel.dots, places, strict=True):
+        label = None if dot.series in seen or not dot.series else dot.series
+        seen.add(dot.series)
+        i = styles.get(dot.series, 0)
+        axes.errorbar([x], [dot.y], xerr=dot.x_sd, yerr=dot.y_sd, fmt="none", ecolor=_color(i), elinewidth=0.8)
+        axes.plot([x], [dot.y], label=label, markersize=4, linestyle="none", **_look(i))
+    axes.set(ylabel=panel.y_name, **({} if panel.categories else {"xlabel": panel.x_name}))
+    if panel.categories is not None:
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+
+
+# -- looks and ticks ----------------------------------------------------------------------------------
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]
+
+
+def _look(i: int) -> dict[str, Any]:
+    """Give the colour and marker of a series; after all colours they come again, hollow and with another marker."""
+    marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
+    return {"color": _color(i), "marker": marker, "markerfacecolor": _color(i) if i < len(COLORS) else "none"}
+
+
+def _filled(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _font(axes: "Axes") -> float:
+    return float(axes.xaxis.label.get_fontsize())
+
+
+def _step(axes: "Axes", n: int, inches: float, letters: int) -> int:
+    """Say how many ticks apart names of so many letters stand, so that they do not touch."""
+    return max(1, math.ceil(n * (letters + 0.8) * 0.6 * _font(axes) / (max(inches, 0.3) * POINTS)))
+
+
+def _layer_ticks(axes: "Axes", layers: Sequence[int], size: Size) -> None:
+    axes.set_xlabel("layer (0: embeddings)" if 0 in layers else "layer")
+    axes.set_xticks(layers[:: _step(axes, len(layers), size[0] - 0.7, 2)])
+
+
+def _name_ticks(axes: "Axes", names: Sequence[str], size: Size) -> None:
+    """Write names below the axis, in lines; on end where they are too long for that."""
+    letters = int((size[0] - 0.7) * POINTS / len(names) / (0.6 * _font(axes)))
+    fits = all(len(word) <= letters for name in names for word in name.split())
+    shown = ["\n".join(textwrap.wrap(name, letters)) for name in names] if fits else names
+    axes.set_xticks(range(len(names)), shown, rotation=0 if fits else 90)
