@@ -11,13 +11,16 @@ from typing import Any
 
 import polars as pl
 import pytest
+from matplotlib.text import Text
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.drawing import centroid, events, heatmap, probe
+from mltools.drawing import centroid, events, heatmap, maxima, probe, scatter, score
 from mltools.drawing import layers as layer_bars
+from mltools.drawing.figure import FigureStyle, make_figure, matplotlib_settings
 from mltools.drawing.grouped import Asked
-from mltools.drawing.panels import Bars, Grid, Lines, Marks
+from mltools.drawing.panels import Bars, Columns, Dot, Grid, Lines, Marks, Points
 from mltools.drawing.text import TextStyle, draw_text, is_dark
+from mltools.errors import RowsError, UsageError
 from mltools.io.records import read_records
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
@@ -100,6 +103,11 @@ def pair(a: str, b: str, correlation: float | None, **tags: Any) -> dict[str, An
     return {**series, "n": 12, "n_dropped": 0, "correlation": correlation, **tags}
 
 
+def judged(tool: str, k: int, accuracy: float, n: int = 10, **tags: Any) -> dict[str, Any]:
+    numbers = {"accuracy": accuracy, "ci_low": 0.0, "ci_high": 1.0, "chance": 0.25, "n_groups": n}
+    return {"tool": tool, "k": k, **numbers, "mean_reciprocal_rank": 0.5, "chance_reciprocal_rank": 0.5, **tags}
+
+
 EVENTS = [event("crossing", 2, dataset="toy"), event("initiation", 5, dataset="toy")]
 EACH_KIND: dict[str, Rows] = {
     "heatmap": SMALL,
@@ -108,7 +116,11 @@ EACH_KIND: dict[str, Rows] = {
     "centroid": centroids([0.9, 0.4, 0.1]),
     "events": EVENTS,
     "matrix": [pair("swap", "retrain", 0.97), pair("swap", "grads", -0.25), pair("retrain", "grads", None)],
+    "score": [judged("swap", 1, 1.0), judged("swap", 2, 0.9), judged("grads", 1, 0.5)],
+    "maxima": [*SMALL, *windows({(1, 1): 0.4, (2, 2): 0.3, (3, 3): 0.2}, 3, "retrain", dataset="toy")],
+    "scatter": [*EVENTS, event("crossing", 3, dataset="other"), event("initiation", 4, dataset="other")],
 }
+OPTIONS = {"scatter": ("--value", "crossing,initiation")}
 
 
 @pytest.fixture
@@ -166,21 +178,38 @@ retrain ████0.97 ████1.00        -
   grads ░░░-0.25        - ████1.00
         spearman correlation: █-1.00 ▒-0.50  0.00 ▒0.50 █1.00
 """,
+    "score": """\
+      accuracy@k in %, 95 % interval; chance
+ swap k = 1 100.0 72-100  25 ████████████████████
+      k = 2  90.0  60-98  25 ██████████████████
+grads k = 1  50.0  24-76  25 ██████████
+      k = 2     -
+""",
+    "maxima": """\
+           largest memorisation error of one layer
+     swap                                      0.2
+  retrain                                      0.4
+""",
+    "scatter": """\
+       crossing  initiation
+  toy         2           5
+other         3           4
+""",
 }
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_each_kind_as_text(cli: Cli, file: File, kind: str) -> None:
-    result = cli("plot", kind, file(EACH_KIND[kind]))
+    result = cli("plot", kind, file(EACH_KIND[kind]), *OPTIONS.get(kind, ()))
     assert (result.code, result.out) == (0, TEXTS[kind])
     text = "".join(json.dumps(row) + "\n" for row in EACH_KIND[kind])
-    assert cli("plot", kind, "-o", "-", stdin=text).out == TEXTS[kind]
+    assert cli("plot", kind, "-o", "-", *OPTIONS.get(kind, ()), stdin=text).out == TEXTS[kind]
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_parquet_is_drawn_as_jsonl_is(cli: Cli, tmp_path: Path, kind: str) -> None:
     pl.DataFrame(EACH_KIND[kind], infer_schema_length=None).write_parquet(tmp_path / "records.parquet")
-    assert cli("plot", kind, tmp_path / "records.parquet").out == TEXTS[kind]
+    assert cli("plot", kind, tmp_path / "records.parquet", *OPTIONS.get(kind, ())).out == TEXTS[kind]
 
 
 def test_without_unicode_the_digits_stay(cli: Cli, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,11 +333,12 @@ def test_events_at_the_embeddings_are_shown(cli: Cli, file: File, tmp_path: Path
 def test_names_send_no_commands_to_a_terminal(cli: Cli, file: File, tmp_path: Path) -> None:
     tag = "\x1b]0;title\x07$x_$"
     for kind, rows in EACH_KIND.items():
-        named = [{**row, "dataset": tag} for row in rows]
-        result = cli("plot", kind, file(named))
+        named = [{**row, "dataset": tag} for row in (EVENTS if kind == "scatter" else rows)]
+        result = cli("plot", kind, file(named), *OPTIONS.get(kind, ()))
         assert result.code == 0
-        assert "\x1b" not in result.out and "\\x1b]0;title\\x07$x_$" in result.out
-        assert cli("plot", kind, file(named), "-o", tmp_path / f"{kind}.svg").code == 0
+        assert "\x1b" not in result.out and ("\\x1b]0;title\\x07$x_$" in result.out or kind in ("score", "maxima"))
+        options = ("-o", tmp_path / f"{kind}.svg", *OPTIONS.get(kind, ()))
+        assert cli("plot", kind, file(named), *options).code == 0
 
 
 def test_correlate_feeds_matrix(cli: Cli) -> None:
@@ -336,13 +366,14 @@ def test_a_panel_of_invalid_records_is_marked_in_text_and_picture(
 ) -> None:
     rows = EACH_KIND[kind]
     path = file([rows[0] | INVALID, *({**row, "valid": True, "valid_reason": None} for row in rows[1:])])
-    result = cli("plot", kind, path)
+    options = OPTIONS.get(kind, ())
+    result = cli("plot", kind, path, *options)
     assert "[INVALID: noisy_not_memorised]" in result.out.splitlines()[0]
     assert result.err.count("invalid (noisy_not_memorised): 1 of 1 panels") == 1
     figure = tmp_path / "figure.svg"
-    assert cli("plot", kind, path, "-o", figure, "--strict").code == 1
+    assert cli("plot", kind, path, "-o", figure, "--strict", *options).code == 1
     assert figure.exists() and "[INVALID:" in figure.read_text()
-    assert "INVALID" not in cli("plot", kind, file(rows)).out
+    assert "INVALID" not in cli("plot", kind, file(rows), *options).out
 
 
 def test_of_lines_and_rows_together_those_that_are_invalid_are_named(cli: Cli, file: File) -> None:
@@ -396,7 +427,7 @@ def png_texts(data: bytes) -> dict[str, str]:
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_each_kind_as_a_picture_says_how_it_was_made(cli: Cli, file: File, tmp_path: Path, kind: str) -> None:
     path = file(EACH_KIND[kind])
-    result = cli("plot", kind, path, "-o", tmp_path / "figure.png")
+    result = cli("plot", kind, path, "-o", tmp_path / "figure.png", *OPTIONS.get(kind, ()))
     assert (result.code, result.out) == (0, "")
     made = json.loads(png_texts((tmp_path / "figure.png").read_bytes())["mltools"])
     assert (made["tool"], made["settings"]["kind"]) == ("plot", kind)
@@ -443,6 +474,199 @@ def test_without_matplotlib_pictures_are_refused_and_text_is_not(
     assert result.code == 5
     assert result.err == 'mltools: pictures need matplotlib: pip install "mltools[plot]"; without -o, plot draws text\n'
     assert cli("plot", "heatmap", file(SMALL)).out == TEXTS["heatmap"]
+
+
+# -- pictures for papers -------------------------------------------------------------------------------
+def boxes(figure: Any) -> dict[str, Any]:
+    """The boxes of all texts and legends of a figure that is drawn, by what they say."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    hidden = [text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in ticks_outside(axis)]
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() and text not in hidden]
+    return {f"{text.get_text()!r} {id(text)}": text.get_window_extent(renderer) for text in texts}
+
+
+def ticks_outside(axis: Any) -> list[Any]:
+    """Names of ticks that are not drawn, being beyond the axis or no outer ones."""
+    low, high = sorted(axis.get_view_interval())
+    drawn = axis.get_tick_params().get("labelbottom", axis.get_tick_params().get("labelleft", True))
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    return [
+        label for tick in ticks for label in (tick.label1, tick.label2) if not (drawn and low <= tick.get_loc() <= high)
+    ]
+
+
+TASKS = ("wic", "rte", "mrpc", "a task with a very long name", "emotion", "implicithate", "stormfront")
+MODELS = ("BERT", "OPT", "GPT-N", "EleutherAI/pythia-160m-deduped")
+TAGS = [{"dataset": task, "model": model} for task in TASKS for model in MODELS]
+MANY: dict[str, tuple[Rows, Asked, FigureStyle]] = {
+    "legend": (
+        [row for tags in TAGS for row in layers([0.1, 0.3, 0.2] * 4, **tags)],
+        Asked(overlay="dataset"),
+        FigureStyle(width=3.3),
+    ),
+    "facets": (
+        [row for tags in TAGS[:12] for row in layers([0.1, 0.3, 0.2] * 4, **tags)],
+        Asked(),
+        FigureStyle(("model", "dataset"), 6.8, 6),
+    ),
+    "grids": (
+        [row for tags in TAGS[:8] for row in [{**each, **tags} for each in SMALL]],
+        Asked(),
+        FigureStyle(("model", "dataset"), 6.8, 7),
+    ),
+    "events": (
+        [event(name, 3 + i % 3, **tags) for i, tags in enumerate(TAGS) for name in ("crossing", "initiation")],
+        Asked(by=["dataset"], overlay="model"),
+        FigureStyle(width=3.3),
+    ),
+    "maxima": (
+        [row for tags in TAGS for row in [{**each, **tags} for each in SMALL]],
+        Asked(overlay="dataset"),
+        FigureStyle(width=3.3),
+    ),
+    "wrapped": (
+        [row for tags in TAGS for row in centroids([0.9, 0.4, 0.1], **tags)],
+        Asked(by=["dataset"]),
+        FigureStyle(("dataset",), 5),
+    ),
+}
+PICTURES = {
+    "legend": layer_bars,
+    "facets": layer_bars,
+    "grids": heatmap,
+    "events": events,
+    "maxima": maxima,
+    "wrapped": centroid,
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_nothing_is_cut_and_legends_hide_nothing(file: File, name: str) -> None:
+    rows, asked, style = MANY[name]
+    with matplotlib_settings(style):
+        figure = make_figure(PICTURES[name].panels(read_records([file(rows)]), asked), style)
+        found = boxes(figure)
+    assert figure.get_figwidth() == style.width
+    page = figure.bbox
+    for text, box in found.items():
+        assert page.x0 - 1 <= box.x0 and box.x1 <= page.x1 + 1, text
+        assert page.y0 - 1 <= box.y0 and box.y1 <= page.y1 + 1, text
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+    assert bool(figure.legends) == (name in ("legend", "events", "maxima", "wrapped"))
+
+
+def test_facets_share_scales_and_one_colour_bar(file: File) -> None:
+    rows, asked, style = MANY["grids"]
+    with matplotlib_settings(style):
+        figure = make_figure(heatmap.panels(read_records([file(rows)]), asked), style)
+    assert len(figure.axes) == 8 + 1  # two tasks, four models, one colour bar
+    uneven = [*layers([1.0, 2.0], dataset="a", model="m"), *layers([3.0, 9.0, 1.0], dataset="b", model="m")]
+    style = FigureStyle(("model", "dataset"))
+    with matplotlib_settings(style):
+        figure = make_figure(layer_bars.panels(read_records([file(uneven)])), style)
+    one, other = figure.axes
+    assert (one.get_ylim(), one.get_xlim()) == (other.get_ylim(), other.get_xlim()) and one.get_ylim()[1] > 9
+    assert [axes.get_title().split("\n")[0] for axes in figure.axes] == ["a", "b"]
+
+
+def test_facets_that_do_not_say_where_are_refused(cli: Cli, file: File, tmp_path: Path) -> None:
+    rows = [*layers([1.0, 2.0], dataset="a", seed=1), *layers([1.0, 2.0], dataset="a", seed=2)]
+    figure = ("-o", tmp_path / "figure.svg")
+    for given, message in (
+        ("dataset", "--facet dataset: several panels in one place (grads dataset=a seed=2)"),
+        ("model", "--facet model: a panel has no such tag (tool, dataset, seed)"),
+        ("a,b,c", '--facet "a,b,c": write ROWS,COLUMNS, two different columns, or one'),
+    ):
+        result = cli("plot", "layers", file(rows), "--facet", given, *figure)
+        assert (result.code, result.err) == (2, f"mltools: {message}\n")
+    assert "--facet is for pictures" in cli("plot", "layers", file(rows), "--facet", "seed").err
+    assert "write a length of 1 to 100 inches" in cli("plot", "layers", file(rows), "--width", "3", *figure).err
+    assert "--facet is for heatmap, layers" in cli("plot", "score", "--facet", "tool", *figure, stdin="").err
+
+
+def test_width_font_size_and_dots(cli: Cli, file: File, tmp_path: Path) -> None:
+    path = file(layers([1.0, 2.0]))
+    options = ("--width", "84mm", "--font-size", "7", "--dpi", "100")
+    assert cli("plot", "layers", path, *options, "-o", tmp_path / "a.png").code == 0
+    assert struct.unpack(">I", (tmp_path / "a.png").read_bytes()[16:20])[0] == int(84 / 25.4 * 100)
+    assert cli("plot", "layers", path, *options, "-o", tmp_path / "a.svg").code == 0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert ">layer</text>" in drawn and "7px" in drawn  # text stays text
+
+
+# -- spread, overlays, dots ----------------------------------------------------------------------------
+def test_runs_averaged_show_their_spread(cli: Cli, file: File) -> None:
+    rows = [*layers([1.0, 3.0], seed=1), *layers([3.0, 3.0], seed=2)]
+    (bars,) = layer_bars.panels(read_records([file(rows)]), Asked(by=["tool"]))
+    assert isinstance(bars, Bars)
+    assert (bars.values, bars.spread) == ([2.0, 3.0], [pytest.approx(2**0.5), 0.0])
+    assert "    1   2.0000 ±1.4142 " in cli("plot", "layers", file(rows), "--by", "tool").out
+    (lines,) = layer_bars.panels(read_records([file(rows)]), Asked(by=["tool"], overlay="tool"))
+    assert isinstance(lines, Lines) and lines.lines[0].high == [pytest.approx(2 + 2**0.5), 3.0]
+    retrained = [
+        {**row, "seed": seed}
+        for seed, full in ((1, 1.0), (2, 0.5))
+        for row in windows({(1, 1): 0.2 * full, (2, 2): 0.4 * full, (1, 2): full}, 2, "retrain")
+    ]
+    (scaled,) = layer_bars.panels(read_records([file(retrained)]), Asked(by=["tool"]))
+    assert isinstance(scaled, Bars) and scaled.spread == pytest.approx([0.0, 0.0])  # the same once scaled
+
+
+def test_probes_of_several_tasks_share_a_panel(file: File) -> None:
+    rows = [*probes("noise", [0.1, 0.2], dataset="a"), *probes("noise", [0.3, 0.4], dataset="b")]
+    (panel,) = probe.panels(read_records([file(rows)]), Asked(overlay="dataset"))
+    assert isinstance(panel, Lines)
+    assert [(line.name, line.values) for line in panel.lines] == [("a", [0.1, 0.2]), ("b", [0.3, 0.4])]
+
+
+def test_models_are_series_of_centres(file: File) -> None:
+    rows = [
+        {"tool": "retrain", "layers": 6, "m_cog": 2.0 + i + j, "dataset": task, "model": model}
+        for i, task in enumerate("ab")
+        for j, model in enumerate("mn")
+    ]
+    (panel,) = events.panels(read_records([file(rows)]), Asked(overlay="model"))
+    assert isinstance(panel, Marks)
+    assert (panel.rows, panel.series, panel.layers) == (["a", "b"], ["m", "n"], [[2.0, 3.0], [3.0, 4.0]])
+
+
+def test_dots_are_means_with_spreads_and_a_pivot_makes_axes(file: File) -> None:
+    rows = [
+        {"tool": "swap", "layers": 6, "m_cog": 3.0 + i + shift, "dataset": task, "model": model, "setup": setup}
+        for i, task in enumerate("ab")
+        for model, shift in (("m", 0.0), ("n", 2.0))
+        for setup in ("multi", "binary")
+    ]
+    (panel,) = scatter.panels(read_records([file(rows)]), Asked(["dataset"], ["mcog"], pivot="setup"))
+    assert isinstance(panel, Points) and panel.diagonal
+    assert (panel.x_name, panel.y_name) == ("multi", "binary")
+    assert panel.dots == [
+        Dot("a", 4.0, 4.0, pytest.approx(2**0.5), pytest.approx(2**0.5)),
+        Dot("b", 5.0, 5.0, *[pytest.approx(2**0.5)] * 2),
+    ]
+    (plain,) = scatter.panels(read_records([file(rows)]), Asked(None, ["mcog"], "dataset", "setup"))
+    assert isinstance(plain, Points) and [dot.series for dot in plain.dots] == ["a", "a", "b", "b"]
+    for asked in (
+        Asked(values=["mcog"]),
+        Asked(values=["mcog", "layers"], pivot="setup"),
+        Asked(values=["mcog"], pivot="model"),
+    ):
+        with pytest.raises((UsageError, RowsError), match=r"scatter needs|again for"):
+            scatter.panels(read_records([file([*rows, {**rows[0], "model": "o"}])]), asked)
+
+
+def test_scores_of_several_tools_are_pooled_by_their_weight(file: File) -> None:
+    rows = [
+        judged("swap", 1, 1.0, 30, model="a"),
+        judged("grads", 1, 0.5, 10, model="a"),
+        judged("swap", 1, 0.0, model="b"),
+    ]
+    (panel,) = score.panels(read_records([file(rows)]), Asked(by=["model"]))
+    assert isinstance(panel, Columns)
+    assert (panel.names, panel.values) == (["a", "b"], [[pytest.approx(35 / 40)], [0.0]])
 
 
 # -- what it refuses ----------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def draw_figure(
 ) -> None:
     """Draw the panels into one file, and note in it how it was made."""
     kind = path.suffix.lower()[1:]
-    with _matplotlib(style):
+    with matplotlib_settings(style):
         figure = make_figure(panels, style)
         with atomic_file(path, replace=replace) as temporary:
             figure.savefig(temporary, format=kind, dpi=style.dpi, metadata=_metadata(kind, provenance))
@@ -106,14 +106,14 @@ def draw_figure(
 
 def draw_svg(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> str:
     """Draw the panels as an `<svg>` element for a page, names of its parts made from what is in it."""
-    with _matplotlib(style):
+    with matplotlib_settings(style):
         page = StringIO()
         make_figure(panels, style).savefig(page, format="svg", metadata={"Date": None})
     return page.getvalue().partition("<svg")[1] + page.getvalue().partition("<svg")[2]
 
 
 @contextlib.contextmanager
-def _matplotlib(style: FigureStyle) -> Iterator[None]:
+def matplotlib_settings(style: FigureStyle) -> Iterator[None]:
     """Draw with our settings, and leave the caller's as they are."""
     import matplotlib
 
@@ -125,7 +125,7 @@ def _matplotlib(style: FigureStyle) -> Iterator[None]:
 
 
 def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> "Figure":
-    """Lay the panels out and draw them, within the settings of `_matplotlib`."""
+    """Lay the panels out and draw them, within the settings of `matplotlib_settings`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -206,7 +206,7 @@ def _layout(
 ) -> Layout:
     """Find how large panels are, with room for their titles."""
     width, height = _shrunk(_panel_size(panels, style), panels, style, size[1])
-    wrapped = [_wrapped(each, width - (0.1 if style.facet else 0.7), style) for each in titles]
+    wrapped = [_wrapped(each, width - (0.3 if style.facet else 0.7), style) for each in titles]
     lines = max(each.count("\n") for each in wrapped) + any(isinstance(panel, Bars) for panel in panels)
     return Layout(cells, size, (width, height + lines * LINE * style.font_size / POINTS), wrapped, list(rows), title)
 
@@ -276,6 +276,9 @@ def _shrunk(size: tuple[float, float], panels: Sequence[Panel], style: FigureSty
 def _name_axes(figure: "Figure", drawn: Sequence[Any], layout: Layout, style: FigureStyle) -> None:
     """Name the axes of each panel in lines that fit; those of facets once for all, where they are the same."""
     (down, across), (width, height) = layout.size, layout.panel
+    if not style.facet:
+        figure.draw_without_rendering()  # so that the height is known that names of ticks leave
+        height = min(axes.get_window_extent().height for axes in drawn) / figure.dpi + 0.7
     for direction, room, n, name_all in (
         ("x", width, across, figure.supxlabel),
         ("y", height, down, figure.supylabel),
