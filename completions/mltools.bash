@@ -329,12 +329,17 @@ _mltools()
         case $option in
         --value) kind=none ;;
         --overlay) kind=none ;;
+        --pivot) kind=none ;;
+        --facet) kind=none ;;
+        --width) kind=none ;;
+        --font-size) kind=none ;;
+        --dpi) kind=none ;;
         --progress) words="auto json none" ;;
         --by) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--value --overlay --strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="heatmap layers probe centroid events matrix"
+        *) [[ $cur == -* ]] && words="--value --overlay --pivot --facet --width --font-size --dpi --strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="heatmap layers probe centroid events matrix score maxima scatter"
            ;;
         esac
         ;;
