@@ -51,6 +51,7 @@ from mltools.commands.retrain.work import retrain, split_rows
 from mltools.commands.swap.work import SwapResult, swap
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
+from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import open_states
@@ -109,7 +110,7 @@ class Bench:
     def _noisy(self, rows: Path, n_rows: int) -> Examples:
         lines = rows.read_text().splitlines()[:n_rows]
         (self.scratch / "rows.jsonl").write_text("\n".join(lines) + "\n")
-        changed = perturb(Source(self.scratch / "rows.jsonl"), self.columns, bare(PerturbSettings))
+        changed = perturb(Rows(self.scratch / "rows.jsonl", self.columns), bare(PerturbSettings))
         path = self.scratch / "noisy.jsonl"
         path.write_bytes(b"".join(line + b"\n" for line in changed if isinstance(line, bytes)))
         return read_examples(path, self.columns)
@@ -336,10 +337,10 @@ def time_grads(bench: Bench, repeats: int) -> Timing:
 
 
 def write_states(bench: Bench, path: Path) -> None:
-    source = Source(bench.scratch / "noisy.jsonl")
+    source = Rows(bench.scratch / "noisy.jsonl", bench.columns)
     table = read_table(source)
     checkpoint = open_for_states(str(bench.noisy), table, torch.device("cpu"))
-    states(checkpoint, source, bench.columns, table, path)
+    states(checkpoint, source, table, path)
 
 
 def time_states(bench: Bench, repeats: int) -> Timing:
@@ -347,12 +348,12 @@ def time_states(bench: Bench, repeats: int) -> Timing:
     path = bench.scratch / "states.safetensors"
     checkpoint = bench.opened
     encoded = checkpoint.encode(bench.examples, 512)
-    source = Source(bench.scratch / "noisy.jsonl")
+    source = Rows(bench.scratch / "noisy.jsonl", bench.columns)
     table = read_table(source)
     body = checkpoint.model.base_model
 
     def ours() -> None:
-        states(checkpoint, source, bench.columns, table, path)
+        states(checkpoint, source, table, path)
 
     @torch.inference_mode()
     def other() -> None:

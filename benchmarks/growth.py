@@ -27,8 +27,8 @@ from mltools.commands.grads.work import grads
 from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.work import probe
 from mltools.commands.swap.work import swap
-from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
+from mltools.io.inputs import Rows
 from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
@@ -64,10 +64,10 @@ class Case:
         list(grads(self.models[0], self.examples))
 
     def states(self) -> None:
-        source = Source(self.rows)
+        source = Rows(self.rows)
         table = read_table(source)
         opened = open_for_states(self.models[0], table, torch.device("cpu"))
-        states(opened, source, Columns(), table, self.folder / "states.safetensors")
+        states(opened, source, table, self.folder / "states.safetensors")
 
     def centroid(self) -> None:
         with open_states(Source(self.folder / "states.safetensors")) as opened:

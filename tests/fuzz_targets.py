@@ -21,12 +21,12 @@ from mltools.commands.perturb.work import perturb
 from mltools.errors import MltoolsError, RowsError
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
+from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
 from mltools.io.records import Records
 from mltools.io.rewrite import dump_row, write_parquet_rows
 from mltools.io.rows import iter_blocks, iter_rows
 from mltools.io.source import Source
-from mltools.io.tables import read_file
 from mltools.layers import parse_layers, parse_windows
 from mltools.spec import bare
 
@@ -64,7 +64,7 @@ def parquet(data: bytes) -> None:
 
 
 def _examples(source: Source, columns: Columns = Columns()) -> None:
-    examples = read_examples(source, columns)
+    examples = read_examples(Rows(source, columns))
     assert len(examples) == len(examples.texts("|")) == len(set(examples.ids))
 
 
@@ -78,17 +78,19 @@ def _inspected(source: Source) -> None:
 
 
 def _prepared(source: Source) -> None:
-    assert all(place for place, _ in read_file(Path(source.path), []))
+    read = Rows(source)
+    assert all(read.place(number) for block in read.blocks() for number in block.numbers)
 
 
 def _perturbed(source: Source) -> None:
     """As JSON lines, and as Parquet again, which must be readable."""
-    rows = list(perturb(source, Columns(), bare(PerturbSettings)))
+    given = Rows(source)
+    rows = list(perturb(given, bare(PerturbSettings)))
     with contextlib.suppress(RowsError):
         b"\n".join(dump_row(row) for row in rows if isinstance(row, dict))
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory()) as name:
         path = Path(name) / "noisy.parquet"
-        write_parquet_rows(path, rows, source, "label", Provenance("perturb", {}))
+        write_parquet_rows(path, rows, given, Provenance("perturb", {}))
         assert len(list(iter_rows(Source(path)))) == len(rows)
 
 

@@ -343,7 +343,7 @@ def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
     assert sum(map(len, blocks)) and source.digest == digest
     pl.DataFrame(toy_rows(9)).write_parquet(tmp_path / "rows.parquet")
     source = Source(tmp_path / "rows.parquet")
-    assert len(parquet_rows(source)) == 9 and len(read_examples(Source(tmp_path / "rows.parquet"))) == 9
+    assert len(parquet_rows(source)) == 9 and len(read_examples(tmp_path / "rows.parquet")) == 9
     pl.DataFrame(toy_rows(8)).write_parquet(tmp_path / "rows.parquet")
     with pytest.raises(RowsError, match="the rows changed while they were read"):
         source.digest  # noqa: B018  a property that raises
@@ -355,8 +355,7 @@ def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path
     import torch
 
     from mltools.errors import RowsError
-    from mltools.io.columns import Columns
-    from mltools.io.source import Source
+    from mltools.io.inputs import Rows
     from mltools.model.states import open_for_states, read_table, states
 
     rows = toy_rows(20)
@@ -366,12 +365,12 @@ def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path
         write_jsonl(path, content) if form == "jsonl" else pl.DataFrame(content).write_parquet(path)
 
     write(rows)
-    source = Source(path)
+    source = Rows(path)
     table = read_table(source)
     checkpoint = open_for_states(str(tiny("bert")), table, torch.device("cpu"))
     write(others)
     with pytest.raises(RowsError, match="the rows changed while they were read"):
-        states(checkpoint, source, Columns(), table, tmp_path / "out.safetensors")
+        states(checkpoint, source, table, tmp_path / "out.safetensors")
 
 
 @pytest.mark.slow

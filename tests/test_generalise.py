@@ -18,8 +18,8 @@ from mltools.commands.generalise import Settings as GeneraliseSettings
 from mltools.commands.generalise.merge import merge
 from mltools.commands.generalise.work import generalise, train_half
 from mltools.io.examples import Examples, read_examples
+from mltools.io.inputs import Rows
 from mltools.io.records import read_records
-from mltools.io.source import Source
 from mltools.spec import bare
 
 Tiny = Callable[..., Path]
@@ -29,7 +29,7 @@ FAST = ("--epochs", 1, "--lr", 1e-3)
 def examples_of(ids: list[int]) -> Examples:
     n = len(ids)
     labels: list[int | str] = ["a"] * n
-    return Examples(Source("-"), list(ids), [("x",)] * n, labels, labels, [False] * n)
+    return Examples(Rows("-"), list(ids), [("x",)] * n, labels, labels, [False] * n)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=2, max_size=60, unique=True), st.integers(1, 30), st.integers(0, 99))

@@ -29,9 +29,8 @@ from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain
 from mltools.commands.swap import Settings as SwapSettings
 from mltools.commands.swap.work import SwapResult, swap
-from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
-from mltools.io.source import Source
+from mltools.io.inputs import Rows
 from mltools.layers import Window
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
@@ -143,10 +142,10 @@ def run_grads(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> 
 
 
 def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -> Result:
-    source, out = Source(rows), folder / "states.safetensors"
+    source, out = Rows(rows), folder / "states.safetensors"
     table = read_table(source)
     checkpoint = open_for_states(noisy, table, torch.device("cpu"))
-    states(checkpoint, source, Columns(), table, out, Extraction(batch_size=setting.batch_size))
+    states(checkpoint, source, table, out, Extraction(batch_size=setting.batch_size))
     found = load_file(out)
     columns = ("hidden_states", "label", "original_label", "noisy")
     return {name: by_id(list(table.ids), found[name]) for name in columns}

@@ -23,33 +23,33 @@ from mltools.commands.perturb.work import Count, perturb
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import keyed_hash, keyed_hashes, ranked
 from mltools.io.columns import Columns, RowId
+from mltools.io.inputs import Rows
 from mltools.io.rewrite import replace_value
-from mltools.io.source import Source
 from mltools.spec import bare
 
 MLTOOLS = (sys.executable, "-m", "mltools")
-Rows = list[dict[str, Any]]
+Table = list[dict[str, Any]]
 
 
 def lines_of(data: bytes, columns: Columns = Columns(), **changes: Any) -> list[bytes]:
     """Perturb JSON lines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        result = list(perturb(Source("-"), columns, bare(PerturbSettings, **changes)))
+        result = list(perturb(Rows("-", columns), bare(PerturbSettings, **changes)))
     assert all(isinstance(line, bytes) for line in result)
     return result  # type: ignore[return-value]
 
 
-def perturbed(rows: Sequence[dict[str, Any]], **changes: Any) -> Rows:
+def perturbed(rows: Sequence[dict[str, Any]], **changes: Any) -> Table:
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     return [json.loads(line) for line in lines_of(data, **changes)]
 
 
-def labelled(*labels: object) -> Rows:
+def labelled(*labels: object) -> Table:
     return [{"id": f"r{i}", "label": label} for i, label in enumerate(labels)]
 
 
-def many(n: int, classes: Sequence[object] = ("a", "b", "c", "d")) -> Rows:
+def many(n: int, classes: Sequence[object] = ("a", "b", "c", "d")) -> Table:
     generator = random.Random(5)
     return labelled(*generator.choices(classes, k=n))
 
@@ -327,12 +327,12 @@ def golden() -> Iterator[Any]:
     yield from json.loads((CONFORMANCE / "golden.json").read_text())["perturb"]
 
 
-def released(labels: Sequence[int], **changes: Any) -> Rows:
+def released(labels: Sequence[int], **changes: Any) -> Table:
     config = settle("perturb", "released-code", **changes)
     data = "".join(json.dumps({"label": label}) + "\n" for label in labels).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        return [json.loads(bytes(line)) for line in perturb(Source("-"), Columns(), config)]  # type: ignore[arg-type]
+        return [json.loads(bytes(line)) for line in perturb(Rows("-"), config)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_summary_and_provenance(tmp_path: Path, cli: Cli) -> None:
     result = cli("perturb", rows, "--seed", "3", "--provenance", tmp_path / "how.json")
     made = json.loads((tmp_path / "how.json").read_text())
     assert made["seed"] == 3
-    assert made["inputs"]["rows"]["sha256"] == Source(rows).digest
+    assert made["inputs"]["rows"]["sha256"] == Rows(rows).digest
     noisy = sum(floor(0.15 * n) for n in Counter(row["label"] for row in many(40, ("a", "b"))).values())
     assert result.err.startswith(f"perturb: rows=40 noisy={noisy} rate=0.15 seed=3 preset=paper seconds=")
     assert cli("perturb", rows, "-q", "--seed", "3").err == ""
@@ -562,7 +562,5 @@ def test_a_million_rows_in_less_than_a_gibibyte(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", measure, script], cwd=tmp_path, capture_output=True, check=True)
     assert int(result.stdout) < (1 << 20)
     count = Count()
-    assert (
-        sum(1 for _ in perturb(Source(tmp_path / "rows.jsonl"), Columns(), bare(PerturbSettings), count)) == 1_000_000
-    )
+    assert sum(1 for _ in perturb(Rows(tmp_path / "rows.jsonl"), bare(PerturbSettings), count)) == 1_000_000
     assert count.noisy == 150_000

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, SHARED, Cli, write_jsonl
-from mltools.commands.prepare import rows as prepare_rows
 from mltools.commands.prepare.rows import Row
 from mltools.commands.prepare.tasks import TASKS
 from mltools.commands.prepare.work import cut, filter_reuters, halves
@@ -281,7 +280,7 @@ def test_rows_that_cannot_be_read(name: str, row: dict[str, Any], message: str, 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"sentence,label\na,1,2\n", "a.csv:2: 3 fields, but the first line names 2 columns"),
+        (b"sentence,label\na,1,2\n", "a.csv:2: 3 fields, but the first line of the CSV names 2 columns"),
         (b'sentence,label\n"a,1\n', "not CSV"),
         (b"sentence,label\n\xff,1\n", "a.csv:2: not UTF-8"),
     ],
@@ -318,6 +317,7 @@ def test_output_and_provenance(cli: Cli, tmp_path: Path) -> None:
 
 def test_hub_is_read_through_datasets(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the hub's address replaced by a folder's, `datasets` itself reads the Parquet files, ClassLabels and all."""
+    import datasets
     from datasets import ClassLabel, Dataset, Features, Value, config
 
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -326,7 +326,13 @@ def test_hub_is_read_through_datasets(cli: Cli, tmp_path: Path, monkeypatch: pyt
     table = Dataset.from_dict({"text": ["a", "b"], "coarse_label": [3, 0]}, features=features)
     (tmp_path / "CogComp/trec/default/train").mkdir(parents=True)
     table.to_parquet(str(tmp_path / "CogComp/trec/default/train/0000.parquet"))
-    monkeypatch.setattr(prepare_rows, "HUB", f"{tmp_path}/{{hub}}/{{config}}/{{split}}/*.parquet")
+    load, branch = datasets.load_dataset, "@refs%2Fconvert%2Fparquet"
+
+    def load_here(kind: str, data_files: dict[str, str], split: str) -> Any:
+        here = {split: f"{tmp_path}/{data_files[split].removeprefix('hf://datasets/').replace(branch, '')}"}
+        return load(kind, data_files=here, split=split)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_here)
     result = cli("prepare", "trec", "--provenance", tmp_path / "p.json")
     assert [(row["text"], row["label"]) for row in result.records] == [("a", "HUM"), ("b", "ABBR")], result.err
     assert "CogComp/trec" in json.loads((tmp_path / "p.json").read_text())["inputs"]["train"]["path"]

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from conftest import BY_ARCHITECTURE, CONFORMANCE, DECODERS, Cli, Shell, save_tiny, toy_rows, write_jsonl
 from mltools.errors import RowsError
-from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
+from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
@@ -29,10 +29,10 @@ BERT = CONFORMANCE / "bert-questions"
 
 def extract(checkpoint: Path, rows: Path, out: Path, **settings: Any) -> dict[str, NDArray[Any]]:
     """Write a states file and give its tensors."""
-    source = Source(rows)
+    source = Rows(rows)
     table = read_table(source)
     opened = open_for_states(str(checkpoint), table, torch.device("cpu"))
-    states(opened, source, Columns(), table, out, Extraction(**settings))
+    states(opened, source, table, out, Extraction(**settings))
     return load_file(out)
 
 
@@ -183,12 +183,12 @@ def test_position_where_the_head_reads_all(cli: Cli, noisy_rows: Path, tiny: Tin
 
 
 def test_rows_that_change_are_noticed(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    table = read_table(Source(noisy_rows))
+    table = read_table(Rows(noisy_rows))
     checkpoint = open_for_states(str(tiny()), table, torch.device("cpu"))
     for name, rows in (("shorter", toy_rows()[:-1]), ("longer", toy_rows(49)), ("other", toy_rows()[::-1])):
-        changed = Source(write_jsonl(tmp_path / name, rows))
+        changed = Rows(write_jsonl(tmp_path / name, rows))
         with pytest.raises(RowsError, match="changed while they were read"):
-            states(checkpoint, changed, Columns(), table, tmp_path / "s.safetensors")
+            states(checkpoint, changed, table, tmp_path / "s.safetensors")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -212,12 +212,9 @@ Offload = Annotated[
 ]
 
 # -- operands -----------------------------------------------------------------------------------------
-RowsOperand = Annotated[
-    str | None, Operand("[ROWS]", "Rows: JSONL or Parquet, .gz or .zst too; - is stdin.", opens="rows")
-]
-RowsStream = Annotated[
-    str | None, Operand("[ROWS]", "Rows: JSONL or Parquet, .gz or .zst too; - is stdin.", opens="source")
-]
+ROWS_HELP = "Rows: JSONL, JSON, CSV, TSV or Parquet files, packed too; a folder of them; hf://NAME; - is stdin."
+RowsOperand = Annotated[tuple[str, ...], Operand("[ROWS]...", ROWS_HELP, opens="rows")]
+RowsStream = Annotated[tuple[str, ...], Operand("[ROWS]...", ROWS_HELP, opens="source")]
 Noisy = Annotated[str, Operand("NOISY", "Checkpoint trained on the perturbed labels.", opens="checkpoint")]
 Clean = Annotated[
     str, Operand("CLEAN", "Checkpoint of the same seed trained on the original labels.", opens="checkpoint")
@@ -235,7 +232,7 @@ StatesOperand = Annotated[
     Operand("[STATES]", "States file; - or none is stdin. Or a CHECKPOINT to take them from.", opens="states"),
 ]
 RowsOfStates = Annotated[
-    str | None, Operand("[ROWS]", "The rows, with a CHECKPOINT in place of STATES.", opens="source")
+    tuple[str, ...], Operand("[ROWS]...", "The rows, with a CHECKPOINT in place of STATES.", opens="source")
 ]
 
 # -- outputs ------------------------------------------------------------------------------------------
@@ -282,6 +279,22 @@ class LabelOptions:
             help="auto (as they are, never mixed), or str (all as text).",
         ),
     ] = "auto"
+    id_column: Annotated[
+        str, Flag("--id", metavar="COL", steers=False, help="Id column; without one, rows are numbered from 0.")
+    ] = "id"
+    original_column: Annotated[
+        str, Flag("--original-label", metavar="COL", steers=False, help="Column of the right label.")
+    ] = "original_label"
+    noisy_column: Annotated[
+        str,
+        Flag(
+            "--noisy",
+            metavar="COL",
+            steers=False,
+            default="noisy, else where the two labels differ",
+            help="Column that says which rows are mislabelled.",
+        ),
+    ] = "noisy"
 
 
 @dataclass(frozen=True)
@@ -316,7 +329,7 @@ class StatesInput:
     """States, or a checkpoint and rows to take them from."""
 
     states: StatesOperand = None
-    rows: RowsOfStates = None
+    rows: RowsOfStates = ()
     columns: ColumnOptions = ColumnOptions()
     max_length: Annotated[
         int | None,

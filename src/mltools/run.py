@@ -17,11 +17,12 @@ from mltools.errors import InvalidError, MltoolsError, UsageError
 from mltools.io.atomic import atomic_file, is_device, scratch_folder
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
+from mltools.io.inputs import Rows
 from mltools.io.outputs import Output
 from mltools.io.partial import partial_path
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
-from mltools.io.source import STDIN, Source, rereadable
+from mltools.io.source import STDIN, Source
 from mltools.spec import CommandSpec, Field, Flag, flatten, plain_settings, value_at
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Run:
         self._command = tuple(command)
         self._models: dict[str, Model] = {}
         self._sources: dict[str, Source] = {}
+        self._rows: dict[str, Rows] = {}
         self._start = time.monotonic()
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -85,10 +87,16 @@ class Run:
 
     # -- inputs ---------------------------------------------------------------------------------------
     def source(self, role: str) -> Source:
-        """Give an input of rows, records or states that is not opened yet; none named is stdin."""
+        """Give an input of records or states that is not opened yet; none named is stdin."""
         if role not in self._sources:
             self._sources[role] = open_source(self.get(role))
         return self._sources[role]
+
+    def input(self, role: str) -> Rows:
+        """Give an input of rows that is not opened yet; none named is stdin."""
+        if role not in self._rows:
+            self._rows[role] = Rows(self.get(role) or [open_source(None)], self.columns)
+        return self._rows[role]
 
     @property
     def columns(self) -> Columns:
@@ -99,6 +107,9 @@ class Run:
             self.get("label", own.label),
             self.get("separator"),
             self.get("label_type", own.label_type),
+            self.get("id_column", own.id),
+            self.get("original_column", own.original_label),
+            self.get("noisy_column", own.noisy),
         )
 
     @cached_property
@@ -111,14 +122,12 @@ class Run:
         if "rows" in self.opened:
             examples: Examples = self.opened["rows"]
             return examples
-        given = self.get("rows")
-        path = (given[0] if given else None) if isinstance(given, tuple) else given
-        return self.examples("rows", open_source(path), self.columns)
+        return self.examples("rows", self.input("rows"))
 
-    def examples(self, role: str, source: Source, columns: Columns) -> Examples:
-        """Read other rows whole, and note them as an input."""
-        examples = read_examples(source, columns)
-        self.used(role, source)
+    def examples(self, role: str, rows: Rows) -> Examples:
+        """Read rows whole, and note them as an input."""
+        examples = read_examples(rows)
+        self.used(role, rows)
         return examples
 
     def records(self, role: str = "records") -> Iterator[Records]:
@@ -139,7 +148,7 @@ class Run:
         from mltools.io.states import open_states
 
         first = self.get("states")
-        if self.get("rows") is None and not (first is not None and Path(first).is_dir()):
+        if not self.get("rows") and not (first is not None and Path(first).is_dir()):
             own = (self.columns, self.get("max_length"), self.get("batch_size"), self.get("blocks"))
             if own != (Columns(), None, None, None):
                 raise UsageError("STATES hold no rows: --text, --label, --max-length and the like need CHECKPOINT ROWS")
@@ -154,7 +163,7 @@ class Run:
             path = folder / "states.safetensors"
             self.write_states("states", path, Extraction(batch_size=self.get("batch_size"), max_length=max_length))
             written = Source(path)
-            written.name = self.source("rows").name
+            written.name = self.input("rows").name
             with open_states(written) as opened:
                 yield opened
 
@@ -162,11 +171,11 @@ class Run:
         """Write the states of the rows in a checkpoint to a file; `checkpoint` is the role of the checkpoint."""
         from mltools.model.states import read_table, states
 
-        with rereadable(self.source("rows")) as again:
-            table = read_table(again, self.columns)
+        with self.input("rows").rereadable() as again:
+            table = read_table(again)
             self.used("rows", again)
             opened = self.model(checkpoint, "checkpoint").open(fresh_head=table.names)
-            states(opened, again, self.columns, table, path, extraction, self.provenance, self._track_states)
+            states(opened, again, table, path, extraction, self.provenance, self._track_states)
         self.report(rows=len(table), layers=opened.n_layers, width=opened.width, dtype=extraction.dtype)
         return opened
 
@@ -192,7 +201,7 @@ class Run:
 
         return find_device(self.get("device", "cpu"))
 
-    def used(self, role: str, source: Source) -> None:
+    def used(self, role: str, source: Source | Rows) -> None:
         """Note an input that was read, by its digest."""
         self.inputs[role] = {"path": source.name, "sha256": source.digest}
 

@@ -17,6 +17,7 @@ from mltools.cli.command_line import command_line, going_on
 from mltools.cli.registry import command_spec, command_work, learn_kinds
 from mltools.cli.words import apply_messages
 from mltools.errors import RowsError
+from mltools.io.inputs import split_name
 from mltools.io.outputs import Output, check_outputs
 from mltools.io.partial import Resumed, check_partial, whole_lines
 from mltools.io.records import read_records
@@ -95,7 +96,7 @@ def named(run: Run, each: Field) -> list[str]:
     """Give the names that were given for an input, stdin left out."""
     value = run.get(each.name)
     names = [str(value)] if isinstance(value, str | Path) else list(value or ())
-    return [name for name in names if name != STDIN]
+    return [split_name(name)[0] for name in names if name != STDIN]
 
 
 def share(run: Run) -> None:

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from mltools.errors import RowsError
+from mltools.io.delimited import Cells, read_cell
 from mltools.io.rows import Block, Values, json_preview, kind_name, missing_column
-from mltools.io.source import Source
 
 Label = int | str
 RowId = int | str
@@ -20,12 +20,35 @@ LONG = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a row are meant: the options --text, --label, --separator and --label-type."""
+    """Which columns of a row are meant: --text, --label, --id, --original-label, --noisy; and how they are read."""
 
     text: tuple[str, ...] = ("text",)
     label: str = "label"
     separator: str | None = None
     label_type: LabelType = "auto"
+    id: str = "id"
+    original_label: str = "original_label"
+    noisy: str = "noisy"
+
+    @property
+    def cells(self) -> Cells:
+        """What reads the cells of CSV and TSV: text stays text, all that means something else is typed."""
+        typed = {self.label, self.id, self.original_label, self.noisy} - {*self.text}
+        return lambda column: read_cell if column in typed else None
+
+    def is_named(self, name: Literal["id", "original_label", "noisy"]) -> bool:
+        """Whether an option names the column, so that every row must have it."""
+        return bool(getattr(self, name) != name)
+
+
+class Places(Protocol):
+    """Names a line or row in messages: alone, or beside another one's."""
+
+    def place(self, number: int) -> str:
+        """Name it alone."""
+
+    def line(self, number: int) -> str:
+        """Name it beside another one."""
 
 
 class LabelReader:
@@ -36,7 +59,7 @@ class LabelReader:
     differ by blanks around them only, and numbers that may have been rounded, such as integers beyond 64 bits.
     """
 
-    def __init__(self, source: Source, label_type: LabelType = "auto") -> None:
+    def __init__(self, source: Places, label_type: LabelType = "auto") -> None:
         """Start with no label seen; `label_type` "str" reads every label as text."""
         self._source = source
         self._as_text = label_type == "str"
@@ -76,9 +99,10 @@ class LabelReader:
         """Note a new label; raise if another one is the same but for blanks around it."""
         first, known = self._stripped.setdefault(text.strip(), (number, text))
         if known != text:
+            other = f"{self._source.line(first)}'s {json_preview(known)}"
             raise RowsError(
-                f"{self._source.place(number)}: label {json_preview(text)} is line {first}'s {json_preview(known)} but "
-                "for blanks around it; write both alike"
+                f"{self._source.place(number)}: label {json_preview(text)} is {other} but for blanks around it; write "
+                "both alike"
             )
         self._texts.add(text)
 
@@ -105,20 +129,21 @@ class LabelReader:
         """Raise if the labels read were not all of one type, listing the first lines of another type."""
         if not self._other or self._first is None:
             return
-        lines = ", ".join(f"line {number}: {json_preview(value)}" for number, value in self._other[:3])
+        lines = ", ".join(f"{self._source.line(number)}: {json_preview(value)}" for number, value in self._other[:3])
         more = f" and {len(self._other) - 3} more" if len(self._other) > 3 else ""
+        first = f"{self._source.line(self._first[0])}'s {json_preview(self._first[2])}"
         raise RowsError(
-            f"{self._source.place(self._other[0][0])}: labels of another type than line {self._first[0]}'s "
-            f"{json_preview(self._first[2])} ({lines}{more}); --label-type str reads all as text"
+            f"{self._source.place(self._other[0][0])}: labels of another type than {first} ({lines}{more}); "
+            "--label-type str reads all as text"
         )
 
 
 class IdReader:
-    """Reads row ids: the `id` column, else the 0-based row number; each id may occur once."""
+    """Reads row ids: the id column, else the 0-based row number; each id may occur once."""
 
-    def __init__(self, source: Source, *, unique: bool = True) -> None:
+    def __init__(self, source: Places, columns: Columns = Columns(), *, unique: bool = True) -> None:
         """Start with no id seen; `unique=False` lets ids repeat, in constant memory."""
-        self._source = source
+        self._source, self._column, self._required = source, columns.id, columns.is_named("id")
         self._unique = unique
         self._unnamed = 0
         self._seen: dict[RowId, int] = {}
@@ -129,10 +154,12 @@ class IdReader:
         Raises:
             RowsError: an id that is neither an integer nor text, or that occurred before.
         """
-        if "id" not in values and not self._seen:
+        if self._column not in values and self._required:
+            raise missing_column(self._source.place(number), self._column, values, "id")
+        if self._column not in values and not self._seen:
             self._unnamed = index + 1
             return index
-        row_id = values.get("id", index)
+        row_id = values.get(self._column, index)
         if type(row_id) is not int and type(row_id) is not str:
             hint = " (integers have at most 64 bits; write it as text)" if type(row_id) is float else ""
             raise RowsError(f"{self._source.place(number)}: id is a {kind_name(row_id)}, not an integer or text{hint}")
@@ -142,18 +169,18 @@ class IdReader:
             raise RowsError(f"{self._source.place(number)}: id {row_id} is the number of a row without an id")
         first = self._seen.setdefault(row_id, number)
         if first != number:
-            raise RowsError(
-                f"{self._source.place(number)}: id {json_preview(row_id)} is also line {first}'s; ids must differ"
-            )
+            other = self._source.line(first)
+            place = self._source.place(number)
+            raise RowsError(f"{place}: id {json_preview(row_id)} is also {other}'s; ids must differ")
         return row_id
 
     def read_block(self, index: int, block: Block) -> Sequence[RowId]:
         """Read the ids of a block of rows, the first of which is row `index`; else as `read`."""
         indices = range(index, index + len(block.values))
-        if not self._seen and not any("id" in row for row in block.values):
+        if not self._seen and not self._required and not any(self._column in row for row in block.values):
             self._unnamed = indices.stop
             return indices
-        ids = [row.get("id") for row in block.values]
+        ids = [row.get(self._column) for row in block.values]
         if not self._unnamed and set(map(type, ids)) <= {int, str}:
             named = cast(list[RowId], ids)
             if not self._unique or list(map(self._seen.setdefault, named, block.numbers)) == list(block.numbers):

@@ -1,6 +1,5 @@
 """Labelled rows as columns, which every tool that runs a model reads."""
 
-import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from typing import cast
 from mltools import console
 from mltools.errors import RowsError
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
-from mltools.io.parquet import class_names
-from mltools.io.rows import Values, iter_rows, json_preview, kind_name, missing_column
-from mltools.io.source import Source
+from mltools.io.inputs import Rows
+from mltools.io.rows import Values, json_preview, kind_name, missing_column
 
 NO_NOISY = (
     'no noisy rows; mark those that are mislabelled with "noisy": true or their right label in "original_label", '
@@ -25,7 +23,7 @@ NO_NOISY = (
 class Examples:
     """Labelled rows as columns, in input order, unlabelled rows left out."""
 
-    source: Source
+    source: Rows
     ids: list[RowId]
     fields: list[tuple[str, ...]]
     labels: list[Label]
@@ -62,7 +60,7 @@ class Examples:
             raise RowsError(f"{self.source.name}: every row is noisy; clean rows are needed too")
 
 
-def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Examples:
+def read_examples(path: str | Path | Rows, columns: Columns = Columns()) -> Examples:
     """Read labelled rows.
 
     `noisy` is the row's own column, else whether `label` differs from `original_label`, else false;
@@ -71,68 +69,75 @@ def read_examples(path: str | Path | Source, columns: Columns = Columns()) -> Ex
     How many rows are left out for want of a label is said once.
 
     Args:
-        path: a file, `-`, or a source.
-        columns: which columns hold text and label.
+        path: a file, `-`, or rows.
+        columns: which columns hold text and label, of a file.
 
     Raises:
         RowsError: a bad line, a missing column, a repeated id, labels of mixed types, columns that contradict each
             other, or no labelled row.
         NotFoundError: no such file.
     """
-    source = path if isinstance(path, Source) else Source(path)
-    (examples,) = iter_examples(source, columns)
+    (examples,) = iter_examples(path if isinstance(path, Rows) else Rows(path, columns))
     return examples
 
 
-def iter_examples(
-    source: Source, columns: Columns = Columns(), size: int | None = None, *, again: bool = False
-) -> Iterator[Examples]:
+def iter_examples(rows: Rows, size: int | None = None, *, again: bool = False) -> Iterator[Examples]:
     """Yield labelled rows `size` at a time, all at once by default; else as `read_examples`.
 
     Rows that are read `again` are checked, and nothing is said of them.
     """
-    reader = _ExampleReader(source, columns)
-    for index, (number, _, values) in enumerate(iter_rows(source)):
+    reader = _ExampleReader(rows)
+    numbered = (
+        (number, row) for block in rows.blocks() for number, row in zip(block.numbers, block.values, strict=True)
+    )
+    for index, (number, values) in enumerate(numbered):
         reader.add(index, number, values)
         if len(reader.rows) == size:
             yield reader.take()
     reader.check()
     if reader.n_unlabelled and not again:
-        console.warn(f"{source.name}: {reader.n_unlabelled} rows without a label are left out")
+        console.warn(f"{rows.name}: {reader.n_unlabelled} rows without a label are left out")
     if reader.rows:
         yield reader.take()
 
 
 class _ExampleReader:
-    def __init__(self, source: Source, columns: Columns) -> None:
-        self.source, self.columns = source, columns
-        self.labels = LabelReader(source, columns.label_type)
-        self.ids = IdReader(source)
+    def __init__(self, source: Rows) -> None:
+        self.source, self.columns = source, source.columns
+        self.labels = LabelReader(source, self.columns.label_type)
+        self.ids = IdReader(source, self.columns)
         self.n_labelled = self.n_unlabelled = 0
         self.original_known = True
         self.rows: list[tuple[RowId, tuple[str, ...], Label, Label, bool]] = []
 
     def add(self, index: int, number: int, values: Values) -> None:
-        place = self.source.place
+        place, columns = self.source.place, self.columns
         row_id = self.ids.read(index, number, values)
-        if self.columns.label not in values:
-            raise missing_column(place(number), self.columns.label, values, "label")
-        label = self.labels.read(number, values[self.columns.label])
+        if columns.label not in values:
+            raise missing_column(place(number), columns.label, values, "label")
+        for name in ("original_label", "noisy"):
+            if columns.is_named(name) and getattr(columns, name) not in values:
+                raise missing_column(place(number), getattr(columns, name), values, name.replace("_", "-"))
+        label = self.labels.read(number, values[columns.label])
         if label is None:
             self.n_unlabelled += 1
             return
         original: Label | None = label
-        if "original_label" in values:
-            original = self.labels.read(number, values["original_label"])
+        has_original = columns.original_label in values
+        if has_original:
+            original = self.labels.read(number, values[columns.original_label])
             if original is None:
-                raise RowsError(f"{place(number)}: original_label is null though label is {json_preview(label)}")
-        noisy = values.get("noisy", label != original)
+                raise RowsError(
+                    f"{place(number)}: {columns.original_label} is null though label is {json_preview(label)}; leave "
+                    "out rows whose right label is unknown"
+                )
+        noisy = values.get(columns.noisy, label != original)
         if not isinstance(noisy, bool) and noisy not in (0, 1):
-            raise RowsError(f'{place(number)}: "noisy" is {json_preview(noisy)}, not true or false')
-        if "original_label" in values and bool(noisy) != (label != original):
+            raise RowsError(f'{place(number)}: "{columns.noisy}" is {json_preview(noisy)}, not true or false')
+        if has_original and bool(noisy) != (label != original):
             raise RowsError(f"{place(number)}: {contradiction(label, cast(Label, original))}")
         texts = tuple(self._text(number, values, column) for column in self.columns.text)
-        if noisy and "original_label" not in values:
+        if noisy and not has_original:
             self.original_known = False
         self.n_labelled += 1
         self.rows.append((row_id, texts, label, cast(Label, original), bool(noisy)))
@@ -144,10 +149,6 @@ class _ExampleReader:
         if not isinstance(text, str):
             raise RowsError(f'{self.source.place(number)}: "{column}" is a {kind_name(text)}, not text')
         return text
-
-    @functools.cached_property
-    def names(self) -> list[str] | None:
-        return class_names(self.source, self.columns.label)
 
     def check(self) -> None:
         """Raise, after the last row, if labels were of several types or no row had one."""
@@ -166,7 +167,7 @@ class _ExampleReader:
             labels,
             originals,
             noisy,
-            self.names,
+            self.source.names,
             self.n_unlabelled,
             self.columns,
             self.original_known,

@@ -30,25 +30,33 @@ def parquet_rows(source: Source) -> list[dict[str, Any]]:
     """Read a Parquet file whole: the columns of each row, with categories as text.
 
     Raises:
-        RowsError: as `stored_frame`, or a value that Python cannot hold, such as a date after the year 9999.
+        RowsError: as `stored_table` and `table_rows`.
+    """
+    return table_rows(source, stored_table(source))
+
+
+def table_rows(source: Source, table: Any) -> list[dict[str, Any]]:
+    """Give the columns of each row of an Arrow table, with categories as text.
+
+    Raises:
+        RowsError: a value that Python cannot hold, such as a date after the year 9999.
     """
     import polars as pl
 
-    frame = stored_frame(source)
     with _reading_parquet(source):
+        frame: Any = pl.from_arrow(table)
         rows: list[dict[str, Any]] = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)).rows(
             named=True
         )
         return rows
 
 
-def stored_frame(source: Source) -> Any:
-    """Read a Parquet file whole, as a polars data frame of the stored types.
+def stored_table(source: Source) -> Any:
+    """Read a Parquet file whole, as an Arrow table of the stored types, with the file's metadata.
 
     Raises:
         RowsError: it is damaged, or unpacks to far more than a file of its size can mean.
     """
-    import polars as pl
     import pyarrow as pa
 
     with _reading_parquet(source), _open(source) as (file, size):
@@ -59,7 +67,8 @@ def stored_frame(source: Source) -> Any:
         except MemoryError:
             what = f"it asks for more memory than {DENSEST} times its size"
             raise RowsError(f"{source.name}: damaged Parquet file ({what})") from None
-        return pl.from_arrow(pa.Table.from_batches(batches, file.schema_arrow))
+        metadata = {key: value for key, value in (file.metadata.metadata or {}).items() if key != b"ARROW:schema"}
+        return pa.Table.from_batches(batches, file.schema_arrow).replace_schema_metadata(metadata)
 
 
 def _batches(file: Any, most: int) -> Iterator[Any]:
@@ -139,12 +148,14 @@ def _reading_parquet(source: Source) -> Iterator[None]:
         os.close(nowhere)
 
 
-def class_names(source: Source, column: str) -> list[str] | None:
-    """Find the class names that `datasets` keeps in a Parquet file for an integer label column."""
-    if not source.is_parquet:
+def class_names(table: Any, column: str) -> list[str] | None:
+    """Find the class names that `datasets` keeps in a table's metadata for a column of integers."""
+    import pyarrow as pa
+
+    if column not in table.column_names or not pa.types.is_integer(table.schema.field(column).type):
         return None
     try:
-        features = json.loads(parquet_metadata(source).get("huggingface", "{}"))["info"]["features"]
+        features = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
         names = features[column]["names"]
     except (KeyError, TypeError, ValueError):
         return None

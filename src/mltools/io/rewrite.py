@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from functools import cache
@@ -13,10 +13,11 @@ import orjson
 
 from mltools.errors import RowsError
 from mltools.io.atomic import atomic_file
-from mltools.io.parquet import first_line, parquet_metadata, stored_frame
+from mltools.io.columns import Columns
+from mltools.io.inputs import Rows
+from mltools.io.parquet import class_names, first_line
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.rows import RawRow, Values
-from mltools.io.source import Source
 
 
 def replace_value(line: bytes, key: str, value: bytes) -> bytes:
@@ -79,40 +80,43 @@ def _as_text(value: object) -> str:
 
 
 def write_parquet_rows(
-    path: Path, rows: Sequence[RawRow], source: Source, label: str, provenance: Provenance, *, replace: bool = False
+    path: Path, rows: Sequence[RawRow], source: Rows, provenance: Provenance, *, replace: bool = False
 ) -> None:
     """Write perturbed rows to Parquet.
 
-    From a Parquet source, types, metadata (such as class names) and every column but the changed ones are kept.
+    Of rows that were stored as tables, types, metadata (such as class names) and every column but the changed ones
+    are kept.
 
     Args:
         path: the file to be.
         rows: as `perturb` yields them.
-        source: where they came from.
-        label: the label column.
+        source: where they came from, read to the end.
         provenance: goes to the metadata.
         replace: whether a file that is there is replaced.
 
     Raises:
-        RowsError: a column of JSON rows that holds values of types that no one column type can hold.
+        RowsError: a column of rows from text that holds values of types that no one column type can hold.
     """
     import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    metadata = parquet_metadata(source) if source.is_parquet else {}
-    metadata = {key: value for key, value in metadata.items() if key != "ARROW:schema"}
+    stored = source.table()
     try:
-        frame = _updated(source, rows, label) if source.is_parquet else _table(rows, source)
-    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        table = _updated(stored, source, rows) if stored is not None else _table(rows, source).to_arrow()
+    except (pl.exceptions.PolarsError, pa.ArrowException, TypeError, OverflowError) as error:
         raise RowsError(f"{source.name}: cannot be made a table ({first_line(error)}); write JSONL instead") from None
     with atomic_file(path, replace=replace) as temporary:
-        frame.write_parquet(temporary, metadata={**metadata, KEY: provenance.as_json()})
+        pq.write_table(
+            table.replace_schema_metadata({**(table.schema.metadata or {}), KEY: provenance.as_json()}), temporary
+        )
 
 
-def _table(rows: Sequence[RawRow], source: Source) -> Any:
-    """Make JSON rows a frame; polars would turn values of mixed types into text or nulls, which is refused."""
+def _table(rows: Sequence[RawRow], source: Rows) -> Any:
+    """Make rows a frame; polars would turn values of mixed types into text or nulls, which is refused."""
     import polars as pl
 
-    values = [orjson.loads(cast(bytes, row)) for row in rows]
+    values = [orjson.loads(row) if isinstance(row, bytes) else row for row in rows]
     frame = pl.DataFrame(values, infer_schema_length=None)
     for name in frame.columns:
         if not _same([row.get(name) for row in values], frame[name].to_list()):
@@ -130,17 +134,46 @@ def _same(given: object, stored: object) -> bool:
     return given == stored and isinstance(given, bool) == isinstance(stored, bool)
 
 
-def _updated(source: Source, rows: Sequence[RawRow], label: str) -> Any:
-    """Put the changed columns of `rows` into the source's own frame."""
-    import polars as pl
+def _updated(table: Any, source: Rows, rows: Sequence[RawRow]) -> Any:
+    """Put the changed columns of `rows` into the table that they were stored as."""
+    import pyarrow as pa
 
-    names = ("id", label, "original_label", "noisy")
-    new = pl.DataFrame({name: [cast(Values, row)[name] for row in rows] for name in names})
-    frame = stored_frame(source)
-    if "id" not in frame.columns:
-        frame = frame.with_columns(pl.Series("id", range(frame.height)))
-    kind = frame.schema[label]
-    if kind in (pl.Categorical, pl.Enum) or (kind.is_integer() and new.schema[label].is_integer()):
-        new = new.with_columns(pl.col(label, "original_label").cast(kind, strict=True))
-    kept = frame.filter(frame["id"].is_in(new["id"].implode()))
-    return kept.with_columns(new[label], new["original_label"], new["noisy"])
+    columns = source.columns
+    new = {name: [cast(Values, row)[name] for row in rows] for name in cast(Values, rows[0])} if rows else {}
+    ids = table[columns.id].to_pylist() if columns.id in table.column_names else range(table.num_rows)
+    if len(rows) < table.num_rows:
+        place = {row_id: index for index, row_id in enumerate(ids)}
+        table = table.take([place[row_id] for row_id in new[columns.id]])
+    if columns.id not in table.column_names:
+        table = table.append_column(columns.id, pa.array(new[columns.id]))
+    index, kind = table.column_names.index(columns.label), table.schema.field(columns.label).type
+    names = class_names(table, columns.label)
+    code = {name: number for number, name in enumerate(names or ())}
+    label, original = (
+        _as_stored([code.get(value, value) for value in new[name]], kind)
+        for name in (columns.label, columns.original_label)
+    )
+    table = table.set_column(index, table.schema.field(index).with_type(label.type), label)
+    table = table.append_column(columns.original_label, original)
+    table = table.append_column(columns.noisy, pa.array(new[columns.noisy], pa.bool_()))
+    return table.replace_schema_metadata(_with_features(table.schema.metadata, columns)) if names else table
+
+
+def _as_stored(values: list[Any], kind: Any) -> Any:
+    """Give labels as a column of the type that they had, where that can hold them: not booleans or whole floats."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    keeps = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return pa.array(values, kind if keeps else None)
+
+
+def _with_features(metadata: Mapping[bytes, bytes], columns: Columns) -> dict[bytes, bytes]:
+    """Tell `datasets` of the new columns, the original label's names among them."""
+    about = json.loads(metadata[b"huggingface"])
+    features = about["info"]["features"]
+    features[columns.original_label] = features[columns.label]
+    features[columns.noisy] = {"dtype": "bool", "_type": "Value"}
+    features.setdefault(columns.id, {"dtype": "int64", "_type": "Value"})
+    return {**metadata, b"huggingface": json.dumps(about).encode()}

@@ -1,19 +1,22 @@
-"""Rows in, of either format: the only reader of rows.
+"""The rows of one source, of any form: JSON lines, a JSON array, CSV, TSV or Parquet, packed or not.
 
 JSONL is read line by line by ourselves: nothing is inferred, unknown keys are kept, and every complaint
-names `file:line`.
+names `file:line`. `inputs.Rows` makes one table of several sources.
 """
 
+import contextlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import orjson
 
 from mltools.errors import RowsError
+from mltools.io.delimited import SEPARATORS, Cells, separated_rows
 from mltools.io.parquet import parquet_rows
 from mltools.io.source import Source
 
@@ -24,25 +27,100 @@ RawRow = bytes | Values
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows: their numbers from 1 (line or row), their JSON lines (None for Parquet), their columns."""
+    """Some rows: their numbers from 1 (line or row), their JSON lines (None for other forms), their columns."""
 
     numbers: Sequence[int]
     lines: Sequence[bytes] | None
     values: list[Values]
 
+    def shifted(self, by: int) -> "Block":
+        """Count from another number."""
+        return Block([number + by for number in self.numbers], self.lines, self.values)
 
-def iter_blocks(source: Source) -> Iterator[Block]:
-    """Yield the rows of a source of either format, some at a time; blank lines are passed over.
+
+NOT_ROWS = {
+    b"PK\x03\x04": "a ZIP file or Excel workbook",
+    b"ARROW1": "an Arrow file",
+    b"\x80": "a pickle",
+    b"<": "HTML or XML",
+    b"\x89HDF": "HDF5",
+    b"SQLite": "a database of SQLite",
+}
+"""How files start that people may take for rows."""
+JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+
+
+def iter_blocks(source: Source, cells: Cells = lambda column: None) -> Iterator[Block]:
+    """Yield the rows of a source of any form, some at a time; blank lines are passed over.
+
+    Text is JSON where it starts as JSON does; else its name, or a tab or comma in its first line, tells CSV or TSV.
+
+    Args:
+        source: where they are.
+        cells: what reads the cells of CSV and TSV.
 
     Raises:
-        RowsError: a line that is not UTF-8, not JSON, not an object, or has a key twice (at any depth).
+        RowsError: a line that is not UTF-8, not JSON, not an object, or has a key twice (at any depth); fields more or
+            fewer than columns; a file of another form.
     """
     if source.is_parquet:
         rows = parquet_rows(source)
         yield Block(range(1, len(rows) + 1), None, rows)
         return
+    first, blocks = _peeked(source.blocks())
+    for start, what in NOT_ROWS.items():
+        if first.startswith(start):
+            raise RowsError(f"{source.name}: {what}, not rows; save it as JSON lines, CSV or Parquet")
+    separator = _separator(source, first)
+    if separator is not None:
+        for numbers, rows in separated_rows(source, blocks, separator, cells):
+            yield Block(numbers, None, rows)
+    elif first.lstrip().startswith(b"["):
+        yield from _array(source, first, blocks)
+    else:
+        yield from _lines(source, blocks)
+
+
+def _peeked(blocks: Iterator[list[bytes]]) -> tuple[bytes, Iterator[list[bytes]]]:
+    """Give the first line that is not blank, and all lines."""
+    for lines in blocks:
+        for line in lines:
+            if line and not line.isspace():
+                return line, chain([lines], blocks)
+    return b"", iter(())
+
+
+def _separator(source: Source, first: bytes) -> str | None:
+    """Give what separates the fields of CSV or TSV; None for JSON."""
+    if first.lstrip()[:1] in (b"{", b"[", b""):
+        return None
+    if source.ending in SEPARATORS or source.ending in JSON_ENDINGS:
+        return SEPARATORS.get(source.ending)
+    return next((separator for separator in ("\t", ",") if separator.encode() in first), None)
+
+
+def _array(source: Source, first: bytes, blocks: Iterator[list[bytes]]) -> Iterator[Block]:
+    """Read one JSON array of objects."""
+    lines = list(chain.from_iterable(blocks))
+    text = b"\n".join(lines)
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        with contextlib.suppress(orjson.JSONDecodeError):
+            orjson.loads(first)  # a whole list in a line: JSON lines, and wrong ones
+            yield from _lines(source, iter([lines]))
+        place = source.place(error.lineno)
+        raise RowsError(f"{place}: {_json_fault(text, error)} in a JSON array") from None
+    block = Block(range(1, len(values) + 1), None, values)
+    _refuse_others(source, block)
+    if text.count(b":") != sum(map(len, values)):
+        _parse_again(source.name, text)
+    yield block
+
+
+def _lines(source: Source, blocks: Iterator[list[bytes]]) -> Iterator[Block]:
     start = 1
-    for lines in source.blocks():
+    for lines in blocks:
         numbers: Sequence[int] = range(start, start + len(lines))
         start += len(lines)
         if not any(lines):
@@ -53,11 +131,19 @@ def iter_blocks(source: Source) -> Iterator[Block]:
             numbers = [number for number, line in zip(numbers, lines, strict=True) if line and not line.isspace()]
             lines = [line for line in lines if line and not line.isspace()]
             values = [_parse(source, number, line) for number, line in zip(numbers, lines, strict=True)]
-        if not set(map(type, values)) <= {dict}:
-            number, value = next(pair for pair in zip(numbers, values, strict=True) if type(pair[1]) is not dict)
-            raise RowsError(f"{source.place(number)}: a {kind_name(value)}, not an object {{...}} with columns")
+        block = Block(numbers, lines, values)
+        _refuse_others(source, block)
         _refuse_doubled_keys(source, numbers, lines, values)
-        yield Block(numbers, lines, values)
+        yield block
+
+
+def _refuse_others(source: Source, block: Block) -> None:
+    """Raise if what stands in a row's place is no object."""
+    if not set(map(type, block.values)) <= {dict}:
+        number, value = next(
+            pair for pair in zip(block.numbers, block.values, strict=True) if type(pair[1]) is not dict
+        )
+        raise RowsError(f"{source.place(number)}: a {kind_name(value)}, not an object {{...}} with columns")
 
 
 def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
@@ -79,7 +165,12 @@ def _json_fault(line: bytes, error: orjson.JSONDecodeError) -> str:
         line.decode("utf-8")
     except UnicodeDecodeError as fault:
         return f"not UTF-8 (byte {fault.start + 1} of the line is 0x{line[fault.start]:02x}); convert it first"
-    return f"not JSON: {error.msg} (column {error.colno})"
+    hint = ""
+    if line.strip() == b"{":
+        hint = "; write an object on one line (jq -c . does), or an array of them"
+    elif line.lstrip()[:1] not in (b"{", b"["):
+        hint = "; CSV and TSV are read from files that are named so"
+    return f"not JSON: {error.msg} (column {error.colno}){hint}"
 
 
 _APART = re.compile(rb'"[ \t\r]+:')

@@ -89,6 +89,12 @@ class Source:
         return next((form for magic, form in MAGIC.items() if start.startswith(magic)), by_name)
 
     @property
+    def ending(self) -> str:
+        """The ending of its name, without that of what packed it: `.csv` of rows.csv.gz."""
+        path = Path(self.path)
+        return (Path(path.stem) if path.suffix in MAGIC.values() else path).suffix.lower()
+
+    @property
     def is_parquet(self) -> bool:
         """Whether it is Parquet."""
         return self.form == PARQUET
@@ -110,8 +116,12 @@ class Source:
         return self._digest
 
     def place(self, number: int) -> str:
-        """Name the 1-based line (JSONL) or row (Parquet) `number`."""
+        """Name the 1-based line (of text) or row (of Parquet, of an array) `number`."""
         return f"{self.name}:{number}"
+
+    def line(self, number: int) -> str:
+        """Name it beside another one."""
+        return f"line {number}"
 
     def parquet(self) -> str | bytes:
         """Give what a Parquet reader can read: the path of a file, or the content of a stream."""

@@ -17,13 +17,13 @@ def target_indices(labels: Sequence[Label], names: Sequence[str], where: Example
     Args:
         labels: one label a row.
         names: class names of the checkpoint, in the order of the logits.
-        where: the rows, for messages and for class names kept in Parquet.
+        where: the rows, for messages.
 
     Raises:
         RowsError: a label that is no class of the checkpoint.
     """
     index = {name: i for i, name in enumerate(names)}
-    texts = {label: _label_name(label, where.names) for label in set(labels)}
+    texts = {label: str(label) for label in set(labels)}
     unknown = [label for label, text in texts.items() if text not in index]
     if not unknown:
         return np.array([index[texts[label]] for label in labels], dtype=np.int64)
@@ -36,20 +36,15 @@ def target_indices(labels: Sequence[Label], names: Sequence[str], where: Example
     )
 
 
-def _label_name(label: Label, names: Sequence[str] | None) -> str:
-    if names is not None and isinstance(label, int) and 0 <= label < len(names):
-        return names[label]
-    return str(label)
-
-
 def class_names(examples: Examples) -> list[str]:
-    """Name the classes of training rows, sorted: what a fresh head's `id2label` says.
+    """Name the classes of training rows, in the order of names that came with them, else sorted: a head's `id2label`.
 
     Raises:
         RowsError: fewer than two classes.
     """
     vocabulary = examples.vocabulary()
-    names = examples.names or [str(label) for label in vocabulary]
+    named = examples.names is not None and {*vocabulary} <= {*examples.names}
+    names = list(examples.names or ()) if named else [str(label) for label in vocabulary]
     if len(vocabulary) < 2:
         raise RowsError(f"{examples.source.name}: one class only ({names[0]}); a classifier needs two")
     return names

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from mltools.errors import CheckpointError, RowsError
-from mltools.io.columns import Columns, Label, RowId
+from mltools.io.columns import Label, RowId
 from mltools.io.examples import Examples, iter_examples
+from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
-from mltools.io.source import Source
 from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ class Extraction:
     max_length: int = 512
 
 
-def read_table(source: Source, columns: Columns = Columns()) -> RowTable:
+def read_table(source: Rows) -> RowTable:
     """Read everything but the text of labelled rows. Classes are those that occur, sorted.
 
     Raises:
@@ -58,7 +58,7 @@ def read_table(source: Source, columns: Columns = Columns()) -> RowTable:
     noisy: list[bool] = []
     same: dict[Label, Label] = {}
     part = None
-    for part in iter_examples(source, columns, PART_ROWS):
+    for part in iter_examples(source, PART_ROWS):
         ids += part.ids
         labels += (same.setdefault(label, label) for label in part.labels)
         originals += (same.setdefault(label, label) for label in part.original_labels)
@@ -70,9 +70,9 @@ def read_table(source: Source, columns: Columns = Columns()) -> RowTable:
 
 
 def _classes(labels: Sequence[Label], names: Sequence[str] | None) -> tuple[dict[Label, int], list[str]]:
-    """Number the classes, and name them: by the names that came with integer labels, where these fit."""
-    if names is not None and all(isinstance(label, int) and 0 <= label < len(names) for label in labels):
-        return {label: int(label) for label in labels}, list(names)
+    """Number the classes, and name them: in the order of the names that came with them, where there are such."""
+    if names is not None and {*labels} <= {*names}:
+        return {label: index for index, label in enumerate(names)}, list(names)
     return {label: index for index, label in enumerate(labels)}, [str(label) for label in labels]
 
 
@@ -89,8 +89,7 @@ def open_for_states(
 
 def states(
     checkpoint: Checkpoint,
-    source: Source,
-    columns: Columns,
+    source: Rows,
     rows: RowTable,
     out: Path,
     extraction: Extraction = Extraction(),
@@ -102,7 +101,6 @@ def states(
     Args:
         checkpoint: the model, in eval mode.
         source: the rows, which can be read again.
-        columns: as they were read for `rows`.
         rows: what `read_table` found in the source.
         out: the file, which is written in place.
         extraction: number type, position, batch size.
@@ -129,7 +127,7 @@ def states(
         checkpoint.unchanged(),
     ):
         predicted = _Predicted(checkpoint)
-        done = _write(checkpoint, source, columns, rows, writer, extraction, position, predicted)
+        done = _write(checkpoint, source, rows, writer, extraction, position, predicted)
         for _ in progress(done, len(rows)) if progress else done:
             pass
         writer.write_baseline(predicted.accuracies(rows))
@@ -143,8 +141,7 @@ def plan(shape: Shape) -> WorkItem:
 
 def _write(
     checkpoint: Checkpoint,
-    source: Source,
-    columns: Columns,
+    source: Rows,
     rows: RowTable,
     writer: StatesWriter,
     extraction: Extraction,
@@ -152,7 +149,7 @@ def _write(
     predicted: "_Predicted",
 ) -> Iterator[int]:
     start, before = 0, source.digest
-    for part in iter_examples(source, columns, PART_ROWS, again=True):
+    for part in iter_examples(source, PART_ROWS, again=True):
         if part.ids != rows.ids[start : start + len(part)]:
             raise RowsError(f"{source.name}: the rows changed while they were read")
         yield from (

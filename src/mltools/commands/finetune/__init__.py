@@ -43,7 +43,7 @@ class Settings:
 
     pretrained: Pretrained
     folder: Annotated[Path, Flag("-o", "--out", metavar="DIR", steers=False, help="Checkpoint folder to write.")]
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     target: Annotated[
         Literal["label", "original_label"],
         Flag("--target", metavar="COL", help="label, or original_label for the clean model."),

@@ -27,12 +27,12 @@ from mltools.commands.finetune import Settings
 from mltools.commands.finetune.outcome import best_end, shortfall
 from mltools.commands.finetune.state import Progress, SavedState, finished_facts
 from mltools.errors import TrainingError, UsageError
-from mltools.io.columns import Label
+from mltools.io.columns import Columns, Label
 from mltools.io.examples import Examples
+from mltools.io.inputs import Rows
 from mltools.io.kinds import EpochRecord
 from mltools.io.outputs import is_taken
 from mltools.io.provenance import Provenance, plain
-from mltools.io.source import Source
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint, check_unchanged
 from mltools.model.checkpoint_saving import save_checkpoint
@@ -528,5 +528,5 @@ def _others(run: Run, role: str) -> Examples | None:
         return None
     if role == "aux":
         settings: Settings = run.settings
-        columns = replace(columns, text=settings.aux_text, label=settings.aux_label)
-    return run.examples(role, Source(path), columns)
+        columns = Columns(settings.aux_text, settings.aux_label, columns.separator, columns.label_type)
+    return run.examples(role, Rows(path, columns))

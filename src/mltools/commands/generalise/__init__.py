@@ -76,8 +76,8 @@ class Settings:
 def _check(settings: Settings, given: Collection[str]) -> None:
     if settings.merge:
         return
-    if settings.pretrained is None or len(settings.rows) > 1 or settings.per_row is not None:
-        raise UsageError("generalise takes PRETRAINED and one file of rows; --per-row and more files go with --merge")
+    if settings.pretrained is None or settings.per_row is not None:
+        raise UsageError("generalise takes PRETRAINED and rows; --per-row goes with --merge")
     if max(settings.run, default=0) > settings.runs:
         raise UsageError(f"--run {max(settings.run)}: there are {settings.runs} half splits (--runs)")
 

@@ -41,7 +41,7 @@ class Settings:
     """
 
     checkpoint: CheckpointOperand
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     frozen: Annotated[
         str | None,
         Flag(

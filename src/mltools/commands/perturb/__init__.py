@@ -19,7 +19,7 @@ class Settings:
     label (null or -1) pass through.
     """
 
-    rows: RowsStream = None
+    rows: RowsStream = ()
     rate: Annotated[float, Flag("--rate", metavar="R", numbers=Range(0, 1), help="Share of each class, 0-1.")] = 0.15
     stream: Annotated[
         bool, Flag("--stream", help="Change each row with probability R, in constant memory; needs --classes.")

@@ -26,9 +26,9 @@ from mltools.errors import RowsError, UsageError
 from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
+from mltools.io.inputs import Rows
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
-from mltools.io.rows import Block, RawRow, Values, iter_blocks, json_preview
-from mltools.io.source import Source
+from mltools.io.rows import Block, RawRow, Values, json_preview
 from mltools.io.stdout import write_json
 from mltools.run import Run
 from mltools.sinks import to_stdout
@@ -49,29 +49,28 @@ class Count:
 
 
 Blocks = Iterator[bytes | list[Values]]
-"""Rows, many at a time: JSON lines with their ends as one text, or Parquet rows."""
+"""Rows, many at a time: JSON lines with their ends as one text, or rows of another form."""
 
 
-def perturb(source: Source, columns: Columns, settings: Settings, count: Count | None = None) -> Iterator[RawRow]:
+def perturb(rows: Rows, settings: Settings, count: Count | None = None) -> Iterator[RawRow]:
     """Yield the rows with `original_label` and `noisy` added and, in noisy rows, another `label`.
 
     Exactly floor(rate x n_c) rows of each class c change, or, with `stream`, each row with probability `rate`
     in constant memory. Unlabelled rows (null, -1) pass through untouched.
 
     Args:
-        source: rows of either format.
-        columns: names the label column.
+        rows: in whatever form.
         settings: rate, seed, and how to draw.
         count: filled in on the way.
 
     Yields:
-        `bytes` (a JSON line without its end) for JSONL, `dict` for Parquet.
+        `bytes` (a JSON line without its end) for JSONL, `dict` for other forms.
 
     Raises:
         UsageError: a rate outside 0-1, or options that do not go together.
         RowsError: a bad row, one class only, or rows that were perturbed before.
     """
-    yield from one_by_one(perturb_blocks(source, columns, settings, count or Count()))
+    yield from one_by_one(perturb_blocks(rows, settings, count or Count()))
 
 
 def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
@@ -80,14 +79,11 @@ def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
         yield from block.split(b"\n")[:-1] if isinstance(block, bytes) else block
 
 
-def perturb_blocks(source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
+def perturb_blocks(rows: Rows, settings: Settings, count: Count) -> Blocks:
     """Yield many rows at a time, for speed; else as `perturb`."""
     check(settings)
-    parts = _read(source, columns, settings, count)
-    if settings.stream:
-        yield from _stream(parts, source, columns, settings, count)
-    else:
-        yield from _exact(parts, source, columns, settings, count)
+    parts = _read(rows, settings, count)
+    yield from (_stream if settings.stream else _exact)(parts, rows, settings, count)
 
 
 @dataclass
@@ -108,66 +104,65 @@ class _Part:
         return _Part(cast(list[RawRow], rows), cast(list[RowId], ids), cast(list[Label | None], labels), self.numbered)
 
 
-def _read(source: Source, columns: Columns, settings: Settings, count: Count) -> Iterator[_Part]:
-    labels = LabelReader(source, columns.label_type)
-    ids = IdReader(source, unique=not settings.stream)
-    for block in iter_blocks(source):
-        _refuse_perturbed(source, block)
-        found = labels.read_block(block, columns.label)
+def _read(rows: Rows, settings: Settings, count: Count) -> Iterator[_Part]:
+    labels = LabelReader(rows, rows.columns.label_type)
+    ids = IdReader(rows, rows.columns, unique=not settings.stream)
+    for block in rows.blocks():
+        _refuse_perturbed(rows, block)
+        found = labels.read_block(block, rows.columns.label)
         row_ids = ids.read_block(count.rows, block)
         count.rows += len(found)
         count.unlabelled += found.count(None)
-        yield _part(block, columns.label, row_ids, found)
+        yield _part(block, rows.columns, row_ids, found)
     labels.check()
     if not count.rows:
-        raise RowsError(f"{source.name}: no rows")
+        raise RowsError(f"{rows.name}: no rows")
 
 
-def _refuse_perturbed(source: Source, block: Block) -> None:
+def _refuse_perturbed(rows: Rows, block: Block) -> None:
     columns = set().union(*block.values)
-    for name in ("original_label", "noisy"):
+    for name in (rows.columns.original_label, rows.columns.noisy):
         if name in columns:
             number = next(number for number, row in zip(block.numbers, block.values, strict=True) if name in row)
-            raise RowsError(f'{source.place(number)}: has "{name}" already; perturb rows only once')
+            raise RowsError(f'{rows.place(number)}: has "{name}" already; perturb rows only once')
 
 
-def _part(block: Block, column: str, ids: Sequence[RowId], labels: Sequence[Label | None]) -> _Part:
+def _part(block: Block, columns: Columns, ids: Sequence[RowId], labels: Sequence[Label | None]) -> _Part:
     numbered = isinstance(ids, range)
+    column, own = columns.label, columns.id
     members = zip(block.values, ids, labels, strict=True)
     if block.lines is None:
-        rows = [
-            {**row, column: row[column] if label is None else label, "id": row_id} for row, row_id, label in members
-        ]
+        rows = [{**row, column: row[column] if label is None else label, own: row_id} for row, row_id, label in members]
         return _Part(list(rows), ids, labels, numbered)
     lines = [line.rstrip()[:-1] for line in block.lines]
     if all(map(is_, labels, map(itemgetter(column), block.values))) and (
-        numbered or all("id" in row for row in block.values)
+        numbered or all(own in row for row in block.values)
     ):
         return _Part(list(lines), ids, labels, numbered)
     for index, (row, row_id, label) in enumerate(members):
         if label is not row[column] and label is not None:
             lines[index] = replace_value(lines[index], column, orjson.dumps(label))
-        if not numbered and "id" not in row:
+        if not numbered and own not in row:
             lines[index] += b',"id":%b' % orjson.dumps(row_id)
     return _Part(list(lines), ids, labels, numbered)
 
 
-def _exact(parts: Iterable[_Part], source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
+def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count) -> Blocks:
     parts = list(parts)
     if settings.top_classes is not None:
-        kept = _top_classes(chain.from_iterable(part.labels for part in parts), settings.top_classes, source)
+        kept = _top_classes(chain.from_iterable(part.labels for part in parts), settings.top_classes, rows)
         parts = [part.keep(kept) for part in parts]
         count.left_out = count.rows - sum(map(len, parts))
     labels = list(chain.from_iterable(part.labels for part in parts))
     classes = sorted(cast(set[Label], set(labels) - {None}))
     if settings.classes is not None:
-        classes = _named_classes(settings.classes, classes, source)
+        classes = _named_classes(settings.classes, classes, rows)
     if len(classes) < 2:
-        raise RowsError(f"{source.name}: {_few(classes)}; a wrong label needs two classes")
+        raise RowsError(f"{rows.name}: {_few(classes)}; a wrong label needs two classes")
     ids = list(chain.from_iterable(part.ids for part in parts))
     draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
     count.noisy = len(draw)
-    mark, chosen, start = _Marker(columns.label), sorted(draw), 0
+    mark, chosen, start = _Marker(rows.columns), sorted(draw), 0
     for part in parts:
         stop = start + len(part)
         here = chosen[bisect_left(chosen, start) : bisect_left(chosen, stop)]
@@ -175,8 +170,8 @@ def _exact(parts: Iterable[_Part], source: Source, columns: Columns, settings: S
         start = stop
 
 
-def _stream(parts: Iterable[_Part], source: Source, columns: Columns, settings: Settings, count: Count) -> Blocks:
-    mark = _Marker(columns.label)
+def _stream(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count) -> Blocks:
+    mark = _Marker(rows.columns)
     choice = keyed_hash(LABELS, settings.seed)
     classes: list[Label] | None = None
     bound = floor(Decimal(str(settings.rate)) * 2**64)
@@ -186,10 +181,10 @@ def _stream(parts: Iterable[_Part], source: Source, columns: Columns, settings: 
         for index, (row_id, label, rank) in enumerate(zip(part.ids, part.labels, ranks, strict=True)):
             if label is None:
                 continue
-            classes = classes or _named_classes(settings.classes or (), [label], source)
+            classes = classes or _named_classes(settings.classes or (), [label], rows)
             if label not in classes:
                 raise RowsError(
-                    f"{source.name}: label {json_preview(label)} (id {json_preview(row_id)}) is not among --classes"
+                    f"{rows.name}: label {json_preview(label)} (id {json_preview(row_id)}) is not among --classes"
                 )
             if rank < bound:
                 others = [c for c in classes if c != label]
@@ -202,26 +197,26 @@ def _few(classes: Sequence[Label]) -> str:
     return f"one class only ({classes[0]})" if classes else "no labelled rows"
 
 
-def _named_classes(names: Sequence[str], seen: Sequence[Label], source: Source) -> list[Label]:
+def _named_classes(names: Sequence[str], seen: Sequence[Label], rows: Rows) -> list[Label]:
     """Read --classes as the type that the labels have."""
     as_int = bool(seen) and isinstance(seen[0], int)
     try:
         classes = sorted({int(name) if as_int else name for name in names})
     except ValueError:
-        raise UsageError(f"--classes: labels of {source.name} are integers; write integers") from None
+        raise UsageError(f"--classes: labels of {rows.name} are integers; write integers") from None
     outside = [label for label in seen if label not in classes]
     if outside:
-        raise RowsError(f"{source.name}: label {json_preview(outside[0])} is not among --classes")
+        raise RowsError(f"{rows.name}: label {json_preview(outside[0])} is not among --classes")
     if len(classes) < 2:
         raise UsageError("--classes: name at least two classes")
     return classes
 
 
-def _top_classes(labels: Iterable[Label | None], k: int, source: Source) -> set[Label]:
+def _top_classes(labels: Iterable[Label | None], k: int, rows: Rows) -> set[Label]:
     """Pick the k most frequent classes (Appendix C); of equally frequent ones the lower label."""
     counts = Counter(label for label in labels if label is not None)
     if len(counts) < k:
-        raise RowsError(f"{source.name}: {len(counts)} classes, fewer than --top-classes {k}")
+        raise RowsError(f"{rows.name}: {len(counts)} classes, fewer than --top-classes {k}")
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
 
 
@@ -273,44 +268,45 @@ def _draw_python(
 class _Marker:
     """Writes rows with their new columns."""
 
-    def __init__(self, column: str) -> None:
-        self._column = column
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        # what ends a JSON line: columns of the noisy and of the others, to be filled with the label
+        named = (orjson.dumps(columns.original_label), orjson.dumps(columns.noisy))
+        self._ends = {noisy: b",%b:%%b,%b:%b}\n" % (*named, orjson.dumps(noisy)) for noisy in (True, False)}
 
     def __call__(self, part: _Part, news: Draw) -> bytes | list[Values]:
         """Mark the rows; `news` holds the new labels of the noisy ones, by position."""
         if part.rows and isinstance(part.rows[0], dict):
             return [self._values(part, index, news.get(index)) for index in range(len(part))]
-        ends = {label: _end(label, part.numbered, noisy=False) for label in set(part.labels)}
+        ends = {label: self._end(label, part.numbered, noisy=False) for label in set(part.labels)}
         pieces = cast(list[bytes], [b""]) * (2 * len(part))
         pieces[::2] = cast(list[bytes], part.rows)
         pieces[1::2] = map(ends.__getitem__, part.labels)
         for index, new in news.items():
-            pieces[2 * index] = replace_value(pieces[2 * index], self._column, orjson.dumps(new))
-            pieces[2 * index + 1] = _end(part.labels[index], part.numbered, noisy=True)
+            pieces[2 * index] = replace_value(pieces[2 * index], self._columns.label, orjson.dumps(new))
+            pieces[2 * index + 1] = self._end(part.labels[index], part.numbered, noisy=True)
         if part.numbered:
             pieces[1::2] = map(mod, pieces[1::2], part.ids)
         return b"".join(pieces)
 
     def _values(self, part: _Part, index: int, new: Label | None) -> Values:
-        row, label = cast(Values, part.rows[index]), part.labels[index]
+        row, label, columns = cast(Values, part.rows[index]), part.labels[index], self._columns
         noisy = None if label is None else new is not None
-        return {**row, self._column: row[self._column] if new is None else new, "original_label": label, "noisy": noisy}
+        changed = {columns.label: row[columns.label] if new is None else new}
+        return {**row, **changed, columns.original_label: label, columns.noisy: noisy}
 
-
-@cache
-def _end(label: Label | None, numbered: bool, *, noisy: bool) -> bytes:
-    """Give what ends a JSON line; where rows are numbered, `%d` stands in it for the number."""
-    end = b"}\n"
-    if label is not None:
-        end = b',"original_label":%b,"noisy":%b}\n' % (orjson.dumps(label), orjson.dumps(noisy))
-    return b',"id":%d' + end.replace(b"%", b"%%") if numbered else end
+    @cache  # noqa: B019  one marker a run
+    def _end(self, label: Label | None, numbered: bool, *, noisy: bool) -> bytes:
+        """Give what ends a JSON line; where rows are numbered, `%d` stands in it for the number."""
+        end = b"}\n" if label is None else self._ends[noisy] % orjson.dumps(label)
+        return b',"id":%d' + end.replace(b"%", b"%%") if numbered else end
 
 
 def run(run: Run) -> Blocks:
     """Perturb the rows given."""
-    count = Count()
-    yield from perturb_blocks(run.source("rows"), run.columns, run.settings, count)
-    run.used("rows", run.source("rows"))
+    count, rows = Count(), run.input("rows")
+    yield from perturb_blocks(rows, run.settings, count)
+    run.used("rows", rows)
     run.report(
         rows=count.rows,
         noisy=count.noisy,
@@ -343,8 +339,8 @@ class RowSink:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None and not to_stdout(self._out) and self._out.suffix.lower() == ".parquet":
-            run, source = self._run, self._run.source("rows")
-            write_parquet_rows(self._out, self._kept, source, run.columns.label, run.provenance, replace=run.force)
+            run = self._run
+            write_parquet_rows(self._out, self._kept, run.input("rows"), run.provenance, replace=run.force)
         self._stack.__exit__(kind, error, trace)
 
     def write(self, block: bytes | list[Values]) -> None:

@@ -1,20 +1,15 @@
 """Rows of the paper's tasks as the hub or a local copy has them: columns by our names, labels by their names."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from mltools.commands.prepare.tasks import LABEL, TOPICS, PaperTask
-from mltools.errors import NotFoundError, RowsError, UsageError
-from mltools.io.columns import Label, RowId
-from mltools.io.parquet import first_line
+from mltools.errors import RowsError, UsageError
+from mltools.io.columns import Columns, Label, RowId
+from mltools.io.inputs import Rows
 from mltools.io.rows import Values, json_preview, missing_column
-from mltools.io.source import Source
-from mltools.io.tables import find_files, read_file
 
 HUB = "hf://datasets/{hub}@refs%2Fconvert%2Fparquet/{config}/{split}/*.parquet"
 WORDS = {"true": 1, "false": 0}
@@ -39,69 +34,33 @@ class Row:
         return {"id": self.id, **self.texts, LABEL: self.label}
 
 
-class LocalReader:
-    """Reads official splits from a local copy: a folder, or the file of the one split that is needed."""
+def reader(task: PaperTask, source: Path | None, inputs: Inputs) -> Read:
+    """Give what reads official splits, from the hub's own conversion to Parquet or a local copy.
 
-    def __init__(self, source: Path, task: PaperTask, inputs: Inputs) -> None:
-        """Remember where; `inputs` gets the digest of each file read."""
-        self._source, self._task, self._inputs = source, task, inputs
-        self._file_is: str | None = None
+    Args:
+        task: which.
+        source: a folder, or the file of the one split that is needed; None for the hub.
+        inputs: gets the digest of each split read.
+    """
+    file_is: list[str] = []
 
-    def __call__(self, split: str) -> Iterator[tuple[str, Values]]:
-        """Yield the rows of a split.
+    def named(split: str) -> str:
+        if source is None:
+            return HUB.format(hub=task.hub, config=task.config, split=split)
+        if source.is_dir():
+            return f"{source}:{split}"
+        if file_is not in ([], [split]):
+            raise UsageError(f"--from {source}: the {file_is[0]} split is needed too; give the folder of both")
+        file_is[:] = [split]
+        return str(source)
 
-        Raises:
-            NotFoundError, RowsError, UsageError: as `read_file` and `find_files`; one file, and another split is
-                needed too.
-        """
-        for number, path in enumerate(self._files(split)):
-            used: list[Source] = []
-            yield from read_file(path, used)
-            role = f"{split}-{number}" if number else split
-            self._inputs[role] = {"path": used[0].name, "sha256": used[0].digest}
+    def read(split: str) -> Iterator[tuple[str, Values]]:
+        rows = Rows(named(split), Columns(tuple(task.columns), task.label), task.config)
+        for block in rows.blocks():
+            yield from zip(map(rows.place, block.numbers), block.values, strict=True)
+        inputs[split] = {"path": rows.name, "sha256": rows.digest}
 
-    def _files(self, split: str) -> list[Path]:
-        if not self._source.exists():
-            raise NotFoundError(f"no such file or folder: {self._source}")
-        if self._source.is_dir():
-            return find_files(self._source, split, self._task.config)
-        if self._file_is not in (None, split):
-            raise UsageError(f"--from {self._source}: the {self._file_is} split is needed too; give the folder of both")
-        self._file_is = split
-        return [self._source]
-
-
-class HubReader:
-    """Reads official splits from the hub, through `datasets`, from the hub's own conversion to Parquet."""
-
-    def __init__(self, task: PaperTask, inputs: Inputs) -> None:
-        """Remember the task; `inputs` gets a digest of the rows of each split read."""
-        self._task, self._inputs = task, inputs
-
-    def __call__(self, split: str) -> Iterator[tuple[str, Values]]:
-        """Yield the rows of a split.
-
-        Raises:
-            NotFoundError: the hub cannot be reached, or does not have it.
-        """
-        url = HUB.format(hub=self._task.hub, config=self._task.config, split=split)
-        digest = hashlib.sha256()
-        for number, values in enumerate(self._load(url, split), start=1):
-            digest.update(orjson.dumps(values))
-            yield f"{self._task.hub}/{split}:{number}", values
-        self._inputs[split] = {"path": url, "sha256": digest.hexdigest()}
-
-    def _load(self, url: str, split: str) -> Any:
-        from datasets import disable_progress_bars, load_dataset
-
-        disable_progress_bars()
-        try:
-            return load_dataset("parquet", data_files={split: url}, split=split)
-        except Exception as error:  # noqa: BLE001  whichever HTTP library this version of the hub's client has
-            reason = f"{type(error).__name__}: {first_line(error)[:120]}"
-            raise NotFoundError(
-                f"{self._task.hub}: not available from the hub ({reason}); give a local copy with --from"
-            ) from None
+    return read
 
 
 def parse(task: PaperTask, rows: Iterator[tuple[str, Values]]) -> list[Row]:

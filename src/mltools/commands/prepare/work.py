@@ -17,7 +17,7 @@ import numpy as np
 
 from mltools import console
 from mltools.commands.prepare import Settings
-from mltools.commands.prepare.rows import HubReader, Inputs, LocalReader, Read, Row, parse
+from mltools.commands.prepare.rows import Inputs, Read, Row, parse, reader
 from mltools.commands.prepare.tasks import TASKS, TOPICS, PaperTask
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import ranked
@@ -65,8 +65,7 @@ def prepare(
         UsageError: a file where more than one split is needed.
     """
     done = done if done is not None else Prepared()
-    read = LocalReader(source, task, done.inputs) if source is not None else HubReader(task, done.inputs)
-    rows = _Splits(task, settings, read, done).rows()
+    rows = _Splits(task, settings, reader(task, source, done.inputs), done).rows()
     _check_size(task, settings, rows)
     yield from (row.as_dict() for row in rows)
 

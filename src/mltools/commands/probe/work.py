@@ -409,7 +409,7 @@ def _measure(
 def items(run: Run) -> Iterator[WorkItem]:
     """List the targets, with the cost of each."""
     settings: Settings = run.settings
-    if run.get("rows") is not None and run.get("states") is not None:
+    if run.get("rows") and run.get("states") is not None:
         run.shape = run.shape_of("states")
         yield from plan(run.shape, len(run.rows), len(run.rows.vocabulary()), settings)
         return

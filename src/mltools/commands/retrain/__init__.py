@@ -40,7 +40,7 @@ class Settings:
 
     noisy: Noisy
     pretrained: Pretrained
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     layers: Layers = ()
     part: PartName = "all"
     train_head: Annotated[

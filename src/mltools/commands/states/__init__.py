@@ -31,7 +31,7 @@ class Settings:
     """
 
     checkpoint: CheckpointOperand
-    rows: RowsStream = None
+    rows: RowsStream = ()
     dtype: Annotated[Literal["float32", "float16"], Flag("--dtype", metavar="TYPE", help="float32 or float16.")] = (
         "float32"
     )

@@ -41,7 +41,7 @@ class Settings:
 
     noisy: Noisy
     clean: Clean
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     layers: Layers = ()
     part: PartName = "all"
     write: Annotated[
