@@ -37,6 +37,9 @@ _mltools()
         --draw) words="hash python" ;;
         --split-from) kind=none ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --label) kind=none ;;
@@ -44,6 +47,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --id --original-label --noisy --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -66,6 +70,9 @@ _mltools()
         --evaluate) words="memorised always last" ;;
         --validation) kind=file ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -83,6 +90,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -98,6 +106,9 @@ _mltools()
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -115,6 +126,7 @@ _mltools()
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --id --original-label --noisy --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -124,6 +136,9 @@ _mltools()
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
@@ -142,6 +157,7 @@ _mltools()
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -155,6 +171,9 @@ _mltools()
         --clip-scope) words="trainable all" ;;
         --min-noisy-accuracy) kind=none ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -174,6 +193,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -186,6 +206,9 @@ _mltools()
         --save) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -202,6 +225,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -210,6 +234,9 @@ _mltools()
         --dtype) words="float32 float16" ;;
         --position) words="auto first last" ;;
         --progress) words="auto json none" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -223,11 +250,15 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--dtype --position --raw-last --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --offload --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     probe)
         case $option in
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --target) kind=none ;;
         --baseline) kind=file ;;
         --probe) words="mlp linear" ;;
@@ -253,11 +284,15 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--id --original-label --noisy --target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
     centroid)
         case $option in
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
         --crossing) words="first last stable" ;;
         --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
@@ -275,6 +310,7 @@ _mltools()
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--events --crossing --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--id --original-label --noisy --events --crossing --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;

@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from conftest import Cli, marked, toy_rows, write_jsonl
 from mltools.commands.perturb import Settings as PerturbSettings
 from mltools.commands.perturb.work import perturb
-from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
+from mltools.errors import MltoolsError, NotFoundError, RowsError
 from mltools.io import source as io_source
 from mltools.io.columns import Columns, table_ids
 from mltools.io.examples import Examples, read_examples

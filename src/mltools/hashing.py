@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from mltools.io.columns import RowId
 
 WORD = 0xFFFFFFFFFFFFFFFF
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 Word = TypeVar("Word", int, NDArray[Any])
 
 
@@ -44,7 +46,9 @@ def _words(ids: Sequence[RowId]) -> NDArray[np.uint64]:
 
 
 def _word(row_id: RowId) -> int:
-    """Give an integer id as it is, and text by its digest."""
+    """Give an integer as it is, be it written as text, as a table may do; and other text by its digest."""
+    if isinstance(row_id, str) and INTEGER.fullmatch(row_id):
+        row_id = int(row_id)
     return row_id & WORD if isinstance(row_id, int) else _digest(json.dumps(row_id))
 
 
