@@ -37,7 +37,7 @@ def rows(tmp_path: Path) -> Path:
         (["perturb", "--rate", "x"], ["--rate", "(see mltools perturb --help)"]),
         (["perturb", "--rate", "2", "ROWS"], ["--rate 2.0: write a number from 0 to 1"]),
         (["perturb", "--seed", "1.5", "ROWS"], ["--seed"]),
-        (["perturb", "ROWS", "ROWS"], ["extra argument"]),
+        (["perturb", "ROWS", "ROWS"], ["is named twice"]),
         (["perturb", "--draw", "hsh", "ROWS"], ['--draw "hsh": choose hash or python; did you mean hash?']),
         (["perturb", "--preset", "papers", "ROWS"], ["did you mean paper?"]),
         (["perturb", "--label-type", "int", "ROWS"], ['--label-type "int": choose auto or str']),
@@ -183,7 +183,7 @@ def test_b51_a_bug_says_that_it_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError("oh\x1b[31m")
 
-    monkeypatch.setattr("mltools.run.Run.source", broken)
+    monkeypatch.setattr("mltools.run.Run.input", broken)
     result = cli("perturb", rows)
     assert result.code == 1
     assert result.err == (
@@ -199,7 +199,7 @@ def test_what_runs_out(cli: Cli, monkeypatch: pytest.MonkeyPatch, rows: Path, er
     def broken(*_: object, **__: object) -> Any:
         raise error
 
-    monkeypatch.setattr("mltools.run.Run.source", broken)
+    monkeypatch.setattr("mltools.run.Run.input", broken)
     result = cli("perturb", rows)
     assert (result.code, result.err.count("\n")) == (code, 1)
 

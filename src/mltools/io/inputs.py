@@ -17,7 +17,7 @@ from mltools.errors import MltoolsError, NotFoundError, RowsError, UsageError
 from mltools.io.columns import Columns
 from mltools.io.parquet import class_names, first_line, stored_table, table_rows
 from mltools.io.rows import Block, iter_blocks
-from mltools.io.source import STDIN, Source, rereadable
+from mltools.io.source import Source, rereadable
 
 HUB = "hf://"
 HUB_FILES = "hf://datasets/"
@@ -47,8 +47,10 @@ class Rows:
         given = [paths] if isinstance(paths, str | Path | Source) else list(paths)
         self.columns = columns
         self._sources = [source for path in given for source in find_sources(path, part)]
-        if sum(source.path == STDIN for source in self._sources) > 1:
-            raise UsageError("stdin (-) is there once only; name files")
+        paths_read = [source.path for source in self._sources]
+        doubled = next((source for source in self._sources if paths_read.count(source.path) > 1), None)
+        if doubled is not None:
+            raise UsageError(f"{doubled.name} is named twice; its rows count once")
         names = [path.name if isinstance(path, Source) else Source(path).name for path in given]
         self.name = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         self.names: list[str] | None = None
@@ -151,7 +153,7 @@ def find_sources(path: "str | Path | Source", part: str = "") -> list[Source]:
     if text.startswith(HUB):
         return [DataSet(text)]
     folder, split = split_name(text)
-    if not Path(folder).is_dir():
+    if not folder or not Path(folder).is_dir():
         return [Source(text)]
     if any(Path(folder, name).is_file() for name in ("state.json", "dataset_dict.json")):
         return [DataSet(text)]
@@ -160,8 +162,8 @@ def find_sources(path: "str | Path | Source", part: str = "") -> list[Source]:
 
 def split_name(text: str) -> tuple[str, str]:
     """Take `FOLDER:SPLIT` apart; the split is empty where none is named."""
-    folder, colon, split = text.rpartition(":")
-    return (folder, split) if colon and not Path(text).exists() and Path(folder).is_dir() else (text, "")
+    folder, _, split = text.rpartition(":")
+    return (folder, split) if folder and not Path(text).exists() and Path(folder).is_dir() else (text, "")
 
 
 class DataSet(Source):

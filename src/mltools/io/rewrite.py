@@ -153,8 +153,9 @@ def _updated(table: Any, source: Rows, rows: Sequence[RawRow]) -> Any:
         _as_stored([code.get(value, value) for value in new[name]], kind)
         for name in (columns.label, columns.original_label)
     )
-    table = table.set_column(index, table.schema.field(index).with_type(label.type), label)
-    table = table.append_column(columns.original_label, original)
+    field = table.schema.field(index).with_type(label.type)
+    table = table.set_column(index, field, label)
+    table = table.append_column(field.with_name(columns.original_label).with_type(original.type), original)
     table = table.append_column(columns.noisy, pa.array(new[columns.noisy], pa.bool_()))
     return table.replace_schema_metadata(_with_features(table.schema.metadata, columns)) if names else table
 

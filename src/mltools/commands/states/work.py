@@ -21,7 +21,7 @@ def run(run: Run) -> Iterator[None]:
     """Write the states file; there are no records."""
     settings: Settings = run.settings
     kept = Extraction(settings.dtype, settings.position, settings.raw_last, settings.batch_size, settings.max_length)
-    run.source("rows")  # is there, before stdout is looked at
+    run.input("rows")  # is there, before stdout is looked at
     with states_output(settings.out, replace=run.force) as path:
         run.write_states("checkpoint", path, kept)
     yield from ()
