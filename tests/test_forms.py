@@ -94,8 +94,8 @@ def several(folder: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def separated(separator: str, rows: Sequence[dict[str, Any]]) -> bytes:
-    quotes = "never" if separator == "\t" else "necessary"
-    return pl.DataFrame(rows).write_csv(separator=separator, quote_style=quotes).encode()  # type: ignore[arg-type]
+    quotes: Any = "never" if separator == "\t" else "necessary"
+    return str(pl.DataFrame(rows).write_csv(separator=separator, quote_style=quotes)).encode()
 
 
 def parquet(rows: Sequence[dict[str, Any]]) -> bytes:
