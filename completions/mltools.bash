@@ -36,18 +36,17 @@ _mltools()
         --top-classes) kind=none ;;
         --draw) words="hash python" ;;
         --split-from) kind=none ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --label) kind=none ;;
         --label-type) words="auto str" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --id --original-label --noisy --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --id --original-label --noisy --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -69,10 +68,10 @@ _mltools()
         --memorised-metric) words="accuracy macro-f1" ;;
         --evaluate) words="memorised always last" ;;
         --validation) kind=file ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -89,8 +88,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -105,10 +103,10 @@ _mltools()
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -125,8 +123,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --id --original-label --noisy --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -135,10 +132,10 @@ _mltools()
         --write) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
@@ -156,8 +153,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -170,10 +166,10 @@ _mltools()
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
         --min-noisy-accuracy) kind=none ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -192,8 +188,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -205,10 +200,10 @@ _mltools()
         --leave-out) kind=none ;;
         --save) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
@@ -224,8 +219,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -233,10 +227,10 @@ _mltools()
         case $option in
         --dtype) words="float32 float16" ;;
         --position) words="auto first last" ;;
-        --progress) words="auto json none" ;;
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
@@ -249,8 +243,7 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --offload --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -283,8 +276,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--id --original-label --noisy --target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--id --original-label --noisy --target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -309,8 +301,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--events --crossing --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
-        *) [[ $cur == -* ]] && words="--id --original-label --noisy --events --crossing --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--id --original-label --noisy --events --crossing --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
