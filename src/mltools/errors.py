@@ -2,7 +2,7 @@
 
 Only these (and plain operating-system errors) become a one-line message; anything else is a bug and
 says so. The statuses are those of DESIGN: 1 failed while running, 2 usage, 3 rows invalid,
-4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk.
+4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk, 75 stopped at an item's edge by --time-left.
 """
 
 import re
@@ -64,3 +64,9 @@ class ResourceError(MltoolsError):
     """Memory or disk ran out."""
 
     exit_code = 6
+
+
+class TimeLeftError(MltoolsError):
+    """The time of --time-left is over, and items are left: start the command again (EX_TEMPFAIL, which Slurm requeues)."""
+
+    exit_code = 75

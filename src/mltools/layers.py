@@ -100,6 +100,11 @@ def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
     ]
 
 
+def full_first(windows: Iterable[Window], n_layers: int) -> list[Window]:
+    """Sort windows by start and end, with the full window first."""
+    return sorted(windows, key=lambda window: (window.start, window.width < n_layers, window.end, window.layers))
+
+
 def check_width(n_layers: int, width: int | None) -> None:
     """Check a number of layers and the width of windows of them.
 

@@ -11,6 +11,7 @@ from mltools.errors import UsageError
 from mltools.io.endings import PARQUET, RECORDS
 from mltools.ranges import THREADS, Range, whole
 from mltools.spec import Flag, Operand, Writes
+from mltools.shards import parse_duration, parse_shard
 
 Part = Literal["all", "attn", "mlp", "norm"]
 Preset = Literal["paper", "released-code"]
@@ -193,6 +194,27 @@ Resume = Annotated[
         steers=False,
         opens="records",
         help="Leave out windows that are in RECORDS; append the others.",
+    ),
+]
+ShardOf = Annotated[
+    tuple[int, int] | None,
+    Flag(
+        "--shard",
+        metavar="I/N",
+        parse=parse_shard,
+        neutral=True,
+        steers=False,
+        help="Do only the I-th of N parts of like cost; put them together with merge.",
+    ),
+]
+TimeLeft = Annotated[
+    float | None,
+    Flag(
+        "--time-left",
+        metavar="TIME",
+        parse=parse_duration,
+        steers=False,
+        help="Stop in time at an item's edge, with status 75: start again with --resume. As 10m or 1h30m.",
     ),
 ]
 DryRun = Annotated[

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mltools import console, signals
-from mltools.errors import InvalidError, MltoolsError, UsageError
+from mltools.errors import InvalidError, MltoolsError, TimeLeftError, UsageError
 from mltools.io.atomic import atomic_file, is_device, scratch_folder
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
@@ -23,6 +23,7 @@ from mltools.io.partial import partial_path
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
 from mltools.io.source import STDIN, Source
+from mltools.shards import in_shard, item_digest
 from mltools.spec import CommandSpec, Field, Flag, flatten, plain_settings, value_at
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from mltools.io.states import States
     from mltools.model.checkpoint import Checkpoint
-    from mltools.model.cost import Shape
+    from mltools.model.cost import Shape, WorkItem
     from mltools.model.opened import Model
     from mltools.model.states import Extraction
     from mltools.model.validity import Validity
@@ -75,11 +76,13 @@ class Run:
         self.error: MltoolsError | None = None
         self.silent = False
         """Whether another process writes and speaks for this one."""
-        self._command = tuple(command)
+        self.command = tuple(command)
         self._models: dict[str, Model] = {}
         self._sources: dict[str, Source] = {}
         self._rows: dict[str, Rows] = {}
         self._start = time.monotonic()
+        self._edge: float | None = None
+        self._longest = 0.0
 
     def get(self, name: str, default: Any = None) -> Any:
         """Give a setting by its own name, whichever bundle holds it; `default` where the command has none such."""
@@ -210,7 +213,7 @@ class Run:
     def provenance(self) -> Provenance:
         """How the outputs of this run are made."""
         settings = plain_settings(self.settings)
-        return Provenance(self.name, settings, settings.get("seed"), dict(self.inputs), self._command)
+        return Provenance(self.name, settings, settings.get("seed"), dict(self.inputs), self.command)
 
     def made_by(self, role: str) -> Provenance:
         """How an output beside the records is made: with the option that names it."""
@@ -241,6 +244,46 @@ class Run:
 
         longest = self.get("max_length") or Extraction.max_length
         return read_shape(self.model(role).outline(), self.rows, longest, self.get("offload", False))
+
+    # -- items of work --------------------------------------------------------------------------------
+    def chosen(self, values: Sequence[T], items: "Callable[[Run], Iterable[WorkItem]]") -> list[T]:
+        """Take what --shard asks for.
+
+        Args:
+            values: one for each item of work, in their order.
+            items: lists the items, whose costs decide where shards end.
+        """
+        if self.get("shard") is None:
+            return list(values)
+        costs = [self.cost(item) for item in items(self)]
+        found = in_shard(values, costs, self.get("shard"))
+        if not found:
+            console.warn(f"this shard is empty: {len(values)} items in {self.get('shard')[1]} parts")
+        return found
+
+    def left(self, items: "Iterable[WorkItem]") -> "list[WorkItem]":
+        """Leave out the items whose records --resume names."""
+        done = {record.values.get("item_digest") for record in self.earlier} - {None}
+        return [item for item in items if item_digest(self.digest, item.options) not in done]
+
+    def cost(self, item: "WorkItem") -> float:
+        """Give an item's floating-point operations."""
+        return (item.applications + item.backward) * self.shape.operations + item.operations
+
+    def edge(self) -> None:
+        """Mark that the next item of work begins: what was done before it has been put out.
+
+        Raises:
+            TimeLeftError: it would not end within --time-left, if it took as long as the longest one did. The first
+                item is always begun, so that each start gets on.
+        """
+        now = time.monotonic()
+        if self._edge is not None:
+            self._longest = max(self._longest, now - self._edge)
+            left = self.get("time_left")
+            if left is not None and now + self._longest > self._start + left:
+                raise TimeLeftError("--time-left is over, items are left; start again, with --resume")
+        self._edge = now
 
     # -- while it goes --------------------------------------------------------------------------------
     def track(

@@ -335,6 +335,7 @@ class CommandSpec:
         outputs: gives further outputs than those that flags name.
         shared: whether the processes of a launcher share the work; else each does all of it.
         check: raises UsageError where settings that are right alone do not go together; told which were given.
+        sweep: lists the windows of a whole sweep of a model of so many layers, in the order of its records.
     """
 
     settings: type[Any]
@@ -348,6 +349,7 @@ class CommandSpec:
     outputs: Callable[[Any], Sequence["Output"]] | None = None
     shared: bool = False
     check: Callable[[Any, Collection[str]], None] | None = None
+    sweep: Callable[[int], Sequence[Any]] | None = None
 
     @property
     def written(self) -> dict[str, type[Any]]:

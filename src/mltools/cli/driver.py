@@ -7,13 +7,13 @@ import contextlib
 import gc
 import os
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mltools import console, signals
-from mltools.cli.command_line import command_line, going_on
+from mltools.cli.command_line import command_line, going_on, item_line
 from mltools.cli.registry import command_spec, command_work, learn_kinds
 from mltools.cli.words import apply_messages
 from mltools.errors import RowsError
@@ -27,6 +27,7 @@ from mltools.io.writer import RecordWriter
 from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, launched
 from mltools.run import Run
+from mltools.shards import item_digest
 from mltools.sinks import RecordSink
 from mltools.spec import CommandSpec, Field
 from mltools.sweep import finished
@@ -60,10 +61,10 @@ def drive(name: str, given: dict[str, Any]) -> None:
     say_opening(run)
     work = command_work(name)
     load(run)
+    resume(run)
     if run.get("dry_run", False):
         plan(run, work)
         return
-    resume(run)
     with resting_collector():
         written = write(run, work)
     finish(run, written)
@@ -149,9 +150,19 @@ def estimates(run: Run, work: Any) -> tuple[float, list[Any]]:
     from mltools.model.device import set_threads
 
     items = list(work.items(run))
+    items = run.left(run.chosen(items, lambda _: items))
     set_threads(run.get("threads"), run.shape.width)
     rate = measure_rate(run.shape.width, run.device)
-    return rate, list(estimate(run.name, run.shape, items, rate))
+    found = zip(items, estimate(run.name, run.shape, items, rate), strict=True)
+    line = item_line(run.command)
+    return rate, [
+        replace(
+            each,
+            item_digest=item_digest(run.digest, item.options),
+            command=f"{line} {item.options}".strip() if line else None,
+        )
+        for item, each in found
+    ]
 
 
 def resume(run: Run) -> None:

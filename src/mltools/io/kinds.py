@@ -47,6 +47,12 @@ CARRIED_VALIDITY = {
 """The same of records that sum others up (`analysis.carried`)."""
 
 
+ITEM_DIGEST = (
+    "digest of the item of work, of `run` and the item's own options: the same wherever it is done; null where an open "
+    "checkpoint was handed over"
+)
+
+
 class OfLayers:
     """A record about a model of L layers: `n_layers` is `layers`, which stays under that name one version more."""
 
@@ -156,6 +162,7 @@ class WindowRecord(OfLayers):
     valid: bool | None = column(VALIDITY["valid"], None)
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
+    item_digest: str | None = column(ITEM_DIGEST, None)
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,8 @@ class WorkRecord(OfLayers):
     seconds: float = amount("operations over the rate of matrix products measured here")
     bytes: int = amount("memory that weights, gradients, moments and kept states take; a batch comes on top")
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
+    item_digest: str | None = column(ITEM_DIGEST, None)
+    command: str | None = column("the command line that does this item alone; null in Python", None)
 
 
 @dataclass(frozen=True)
@@ -426,6 +435,7 @@ class HalfRecord:
     correct: bool = column("whether the label was the most probable class")
     classes: int = amount("number of classes, C")
     run: str | None = column("digest of the settings and inputs that all splits share", None)
+    item_digest: str | None = column(ITEM_DIGEST, None)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
+    TimeLeft,
     Force,
     MaxLength,
     PresetName,
@@ -105,6 +106,7 @@ class Settings:
         Literal["fp32", "bf16", "fp16"], Flag("--precision", metavar="TYPE", help="fp32, bf16 or fp16.")
     ] = "fp32"
     device: DeviceOptions = DeviceOptions()
+    time_left: TimeLeft = None
     dry_run: DryRun = False
     tag: Tag = ()
     force: Force = False

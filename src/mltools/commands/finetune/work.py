@@ -26,7 +26,7 @@ from mltools import console
 from mltools.commands.finetune import Settings
 from mltools.commands.finetune.outcome import best_end, shortfall
 from mltools.commands.finetune.state import Progress, SavedState, finished_facts
-from mltools.errors import TrainingError, UsageError
+from mltools.errors import TimeLeftError, TrainingError, UsageError
 from mltools.io.columns import Columns, Label
 from mltools.io.examples import Examples
 from mltools.io.inputs import Rows
@@ -74,6 +74,7 @@ def finetune(
     force: bool = False,
     provenance: Provenance | None = None,
     watch: Watch | None = None,
+    edge: Callable[[], None] = lambda: None,
 ) -> Iterator[EpochRecord]:
     """Train, and write the final checkpoint to `out` with `memorised/` in it, if it was reached.
 
@@ -91,6 +92,7 @@ def finetune(
         force: replace a checkpoint, and throw away an unfinished run, that is in the way.
         provenance: written into the checkpoints.
         watch: wraps the batches of an epoch, to show progress.
+        edge: called before each epoch; if it raises TimeLeftError, the run ends there and can be gone on with.
 
     Yields:
         One record an epoch, also those of the epochs before a resumed stop, and of attempts that were too slow.
@@ -116,7 +118,7 @@ def finetune(
     try:
         run.start(resume=resume, force=force)
         try:
-            yield from run.train(watch)
+            yield from run.train(watch, edge)
         finally:
             run.accelerator.end_training()
     finally:
@@ -250,11 +252,11 @@ class _Run:
 
     # -- training -------------------------------------------------------------------------------------
 
-    def train(self, watch: Watch | None) -> Iterator[EpochRecord]:
+    def train(self, watch: Watch | None, edge: Callable[[], None]) -> Iterator[EpochRecord]:
         """Run all epochs that are left, again at a higher rate where that is asked for, and write the checkpoint."""
         yield from (EpochRecord(**record) for record in self.progress.records)
         with deferred_stop() as stop:
-            yield from self._attempts(watch, stop)
+            yield from self._attempts(watch, edge, stop)
             kept = self._best()
             if not kept["kept"]:
                 kept = {**kept, "kept": True}
@@ -262,11 +264,11 @@ class _Run:
                 yield EpochRecord(**kept)
             self._write(EpochRecord(**kept))
 
-    def _attempts(self, watch: Watch | None, stop: Stop) -> Iterator[EpochRecord]:
+    def _attempts(self, watch: Watch | None, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
         """Train, and anew at twice the rate while that is asked for and the rows are not fitted."""
         while True:
             try:
-                yield from self._epochs(watch, stop)
+                yield from self._epochs(watch, edge, stop)
             except TrainingError as error:
                 if self.progress.attempt == 1:
                     raise
@@ -276,13 +278,17 @@ class _Run:
                 return
             self._raise_rate()
 
-    def _epochs(self, watch: Watch | None, stop: Stop) -> Iterator[EpochRecord]:
+    def _epochs(self, watch: Watch | None, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
         while self.progress.epoch <= self.settings.training.epochs:
-            self._epoch(watch, stop)
-            yield self._finish_epoch()
+            try:
+                edge()
+            except TimeLeftError as error:
+                stop.error = error
             if self._asked(stop):
                 self._save_state()
                 stop.check()
+            self._epoch(watch, stop)
+            yield self._finish_epoch()
 
     def _goes_on(self, last: dict[str, Any]) -> bool:
         """Whether another attempt follows the one that ended so: the rate was too low to fit the rows."""
@@ -503,6 +509,7 @@ def run(run: Run) -> Iterator[EpochRecord]:
         force=run.force,
         provenance=run.provenance,
         watch=watch,
+        edge=run.edge,
     ):
         attempts = max(attempts, last.attempt)
         yield last

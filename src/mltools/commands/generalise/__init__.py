@@ -11,6 +11,8 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
+    ShardOf,
+    TimeLeft,
     MaxLength,
     OutputOptions,
     PresetName,
@@ -59,6 +61,8 @@ class Settings:
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512
     device: DeviceOptions = DeviceOptions()
+    shard: ShardOf = None
+    time_left: TimeLeft = None
     dry_run: DryRun = False
     output: OutputOptions = OutputOptions()
     per_row: Annotated[

@@ -28,6 +28,7 @@ from mltools.model.heads import open_for_training
 from mltools.model.tasks import Task, make_task
 from mltools.model.training import accelerator_for, purpose_seed
 from mltools.run import Run
+from mltools.shards import item_digest
 from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
@@ -47,6 +48,7 @@ def generalise(
     blocks: str | None = None,
     run: str | None = None,
     watch: Watch | None = None,
+    edge: Callable[[], None] = lambda: None,
 ) -> Iterator[HalfRecord]:
     """Train a model on each half split and classify all rows with it.
 
@@ -60,6 +62,7 @@ def generalise(
         blocks: module path of the block list, where the model does not decide.
         run: digest of settings and inputs, put into the records.
         watch: wraps the steps of a split, to show progress.
+        edge: called before each split; it may raise to stop there.
 
     Yields:
         A record a row, rows in their order, once a split has been trained.
@@ -70,6 +73,7 @@ def generalise(
     """
     names = class_names(examples)
     for number, split in enumerate(splits, start=1):
+        edge()
         seed = purpose_seed(settings.seed, "half split", split)
         accelerator = accelerator_for(device or torch.device("cpu"), settings.precision)
         checkpoint = open_for_training(pretrained, names, seed, device=device, blocks=blocks)
@@ -127,6 +131,7 @@ def _records(task: Task, examples: Examples, split: int, run: str | None) -> Ite
             correct=bool(scores.hits[row]),
             classes=len(task.checkpoint.labels),
             run=run,
+            item_digest=item_digest(run, f"--run {split}"),
         )
 
 
@@ -158,8 +163,10 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
     if settings.merge:
         yield from _merge(run)
         return
-    examples, splits = run.rows, _splits(settings)
+    examples, splits = run.rows, run.chosen(_splits(settings), items)
     run.model("pretrained")
+    if not splits:
+        return
 
     def watch(steps: Iterator[None], total: int, label: str, splits: int) -> Iterator[None]:
         return run.track(steps, total, "steps", label, splits)
@@ -172,8 +179,9 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
         device=run.device,
         threads=settings.device.threads,
         blocks=settings.device.blocks,
-        run=run.provenance.run,
+        run=run.digest,
         watch=watch,
+        edge=run.edge,
     )
     run.report(splits=len(splits), rows=len(examples))
 

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from mltools.layers import all_windows, full_first
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
+    ShardOf,
+    TimeLeft,
     Layers,
     MaxLength,
     Noisy,
@@ -55,6 +58,8 @@ class Settings:
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512
     device: DeviceOptions = DeviceOptions()
+    shard: ShardOf = None
+    time_left: TimeLeft = None
     dry_run: DryRun = False
     output: OutputOptions = OutputOptions()
 
@@ -71,5 +76,6 @@ SPEC = CommandSpec(
     ),
     counted="windows",
     writes=("window", "work"),
+    sweep=lambda n_layers: full_first(all_windows(n_layers), n_layers),
     released={"clip_scope": "all", "frozen_dropout": True},
 )

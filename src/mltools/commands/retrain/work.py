@@ -20,7 +20,7 @@ from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record
-from mltools.layers import Window, all_windows, parse_windows
+from mltools.layers import Window, all_windows, full_first, parse_windows
 from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch
 from mltools.model.checkpoint import Checkpoint
@@ -39,6 +39,7 @@ from mltools.model.training import (
 from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 from mltools.run import Run
 from mltools.spec import bare
+from mltools.shards import item_digest
 from mltools.sweep import finished_errors, scaled
 
 DEFAULTS = bare(Settings)
@@ -61,6 +62,7 @@ def retrain(
     run: str | None = None,
     watch: Watch | None = None,
     strict: bool = False,
+    edge: Callable[[], None] = lambda: None,
 ) -> Iterator[WindowRecord]:
     """Retrain each window from the same state and seed: blocks of the window from `pretrained`, all else from `noisy`.
 
@@ -74,6 +76,7 @@ def retrain(
         run: digest of settings and inputs, put into the records.
         watch: wraps the training steps of a window, to show progress.
         strict: retrain nothing of a NOISY that has not memorised the noisy rows.
+        edge: called before each window; it may raise to stop there.
 
     Yields:
         One record a window as it ends: the full window first if it is among them (the others' scaled errors need
@@ -88,9 +91,10 @@ def retrain(
     check_same(noisy, pretrained)
     sweep = _Sweep(noisy, pretrained, examples, settings, run)
     errors = sweep.read(done)
-    chosen = in_order(windows or all_windows(noisy.n_layers), noisy.n_layers)
+    chosen = full_first(windows or all_windows(noisy.n_layers), noisy.n_layers)
     chosen = [window for window in chosen if window not in errors]
     for number, window in enumerate(chosen, start=1):
+        edge()
         sweep.enter(window.start)
         if number == 1:
             sweep.measure_baseline().tell(strict=strict)
@@ -101,11 +105,6 @@ def retrain(
             f"{len(sweep.not_learnt)} of {len(chosen)} windows did not learn (learnt=false; first {sweep.not_learnt[0]}"
             "): their errors are not of forgetting alone; raise --epochs or --lr, or take more rows"
         )
-
-
-def in_order(windows: Iterable[Window], n_layers: int) -> list[Window]:
-    """Sort windows by start and end, with the full window first."""
-    return sorted(windows, key=lambda window: (window.start, window.width < n_layers, window.end, window.layers))
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def plan(
     split, caching = split_rows(examples, settings.seed), _caching(settings)
     measured = len(examples) + 2 * len(split.noisy) + len(split.measured)
     trained = settings.training.epochs * len(split.train)
-    for window in in_order(windows, shape.n_layers):
+    for window in full_first(windows, shape.n_layers):
         above = shape.n_layers - window.start + 1
         below = window.start - 1
         yield WorkItem(
@@ -416,6 +415,7 @@ class _Sweep:
             learnt=learnt,
             train_head=self.settings.train_head,
             run=self.run,
+            item_digest=item_digest(self.run, f"--layers {window}"),
             n_ties=ties,
             **self.validity.columns(),
         )
@@ -437,7 +437,9 @@ def run(run: Run) -> Iterator[WindowRecord]:
     """Retrain the windows asked for."""
     noisy = run.model("noisy").open()
     pretrained = run.model("pretrained").open(fresh_head=noisy.labels)
-    windows = parse_windows(run.settings.layers, noisy.n_layers)
+    windows = run.chosen(full_first(parse_windows(run.settings.layers, noisy.n_layers), noisy.n_layers), items)
+    if not windows:
+        return
 
     def watch(steps: Iterator[tuple[int, float]], total: int, label: str, windows: int) -> Iterator[tuple[int, float]]:
         return run.track(steps, total, "steps", label, windows)
@@ -452,6 +454,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
         run=run.digest,
         strict=run.settings.validity.strict,
         watch=watch,
+        edge=run.edge,
     )
     run.report(
         resumed=len(run.earlier) or None,

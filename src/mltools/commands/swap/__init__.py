@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mltools.errors import UsageError
+from mltools.layers import all_windows
 from mltools.options import (
     BatchSize,
     Clean,
     ColumnOptions,
     DeviceOptions,
     DryRun,
+    ShardOf,
+    TimeLeft,
     Layers,
     MaxLength,
     Noisy,
@@ -66,6 +69,8 @@ class Settings:
     device: DeviceOptions = DeviceOptions()
     offload: Offload = False
     resume: Resume = None
+    shard: ShardOf = None
+    time_left: TimeLeft = None
     dry_run: DryRun = False
     output: OutputOptions = OutputOptions()
     per_row: PerRow = None
@@ -89,4 +94,5 @@ SPEC = CommandSpec(
     check=_check,
     counted="windows",
     writes=("window", "work"),
+    sweep=all_windows,
 )

@@ -35,6 +35,7 @@ from mltools.model.runner import Recording
 from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
 from mltools.run import Run
 from mltools.spec import bare
+from mltools.shards import item_digest
 from mltools.sweep import finished_errors, scaled
 
 DEFAULTS = bare(Settings)
@@ -261,6 +262,7 @@ def _records(
             clean_accuracy=_share(hits[window][~is_noisy]),
             reverted=reverted(result.predicted[i], labels),
             run=run,
+            item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
             **columns,
         )
@@ -363,7 +365,9 @@ def run(run: Run) -> Iterator[WindowRecord]:
     """Swap the windows asked for, and write what else is wanted of them."""
     settings: Settings = run.settings
     noisy, clean = run.model("noisy").open(), run.model("clean").open()
-    windows = parse_windows(settings.layers, noisy.n_layers)
+    windows = run.chosen(parse_windows(settings.layers, noisy.n_layers), items)
+    if not windows:
+        return
     result = SwapResult.empty()
     yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
     if settings.per_row is not None:

@@ -1,0 +1,192 @@
+"""`mltools merge`: the records of a sweep's parts, checked and put together."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mltools import commands
+from mltools.errors import RowsError
+from mltools.io.source import STDIN
+from mltools.options import FileOptions, RecordsOperand
+from mltools.spec import CommandSpec, Flag, Operand, flatten
+
+if TYPE_CHECKING:
+    from mltools.io.records import Record
+
+SCALED = "memorisation_error_scaled"
+"""What a part can only say once the full window is known."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Put the parts of a sweep together, once it is whole.
+
+    Takes the records of runs with --shard, of loops over --layers and of stopped runs, in any order, and writes
+    each once: the very records, in the order, of one run of the whole sweep. Refused (status 3) are records of two
+    sweeps (other settings, inputs or tags), two records of one item that differ, and a sweep that lacks items: these
+    are printed as command lines, on stdout if the records go to a file, else on stderr.
+    """
+
+    records: RecordsOperand = ()
+    items: Annotated[
+        Path | None,
+        Flag(
+            "--items",
+            metavar="FILE",
+            opens="records",
+            default="every window of the model's layers",
+            help="What the sweep is made of, as --dry-run lists it.",
+        ),
+    ] = None
+    file: FileOptions = FileOptions()
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of work: its digest, and the command line that does it."""
+
+    digest: str
+    command: str
+
+
+def run(run: Any) -> Iterator[dict[str, Any]]:
+    """Check the records, and give those of the whole sweep."""
+    parts = [record for block in run.records() for record in block]
+    if not parts:
+        raise RowsError("no records: name files of one sweep's records")
+    check_one_sweep(parts)
+    found = by_item(parts)
+    count = max(map(len, found.values()))  # rows, where an item has a record a row
+    given = run.settings.items
+    listed = [each for block in run.read_records([given]) for each in block] if given is not None else None
+    expected = items_listed(listed) if listed is not None else items_of(parts[0])
+    check_strangers(found, expected)
+    missing = [item for item in expected if len(found.get(item.digest, ())) < count]
+    if missing:
+        tell_missing(missing, to_stdout=run.get("out") not in (None, Path(STDIN)))
+        raise RowsError(f"{len(missing)} of {len(expected)} items are missing (their commands are printed)")
+    rows = [record.values for item in expected for record in found[item.digest].values()]
+    run.report(items=len(expected), duplicates=len(parts) - len(rows) or None)
+    yield from with_scaled(rows)
+
+
+def check_one_sweep(records: Sequence["Record"]) -> None:
+    """See that records are of one tool, run and set of tags.
+
+    Raises:
+        RowsError: a record that is not, or has no digest of its item.
+    """
+    from mltools.io.groups import tags_of
+
+    first: dict[str, Any] = {}
+    for record in records:
+        record.get("item_digest", str)  # without it, nothing says of what sweep it is
+        own = {name: record.values.get(name) for name in ("tool", "run", *tags_of(record))}
+        first = first or own
+        for name in {**first, **own}:
+            if own.get(name) != first.get(name):
+                raise RowsError(
+                    f'{record.place}: "{name}" is {json.dumps(own.get(name))}, in {records[0].place} '
+                    f"{json.dumps(first.get(name))}: of another sweep"
+                )
+
+
+def by_item(records: Iterable["Record"]) -> dict[str, dict[Any, "Record"]]:
+    """Give the records of each item, by the id of the row that they are of; of equal ones the one with a scaled error.
+
+    Raises:
+        RowsError: two of one item that differ.
+    """
+    found: dict[str, dict[Any, Record]] = {}
+    for record in records:
+        own, row = found.setdefault(record.values["item_digest"], {}), record.values.get("id")
+        other = own.setdefault(row, record)
+        mine, theirs = ({**each.values, SCALED: None} for each in (record, other))
+        if mine != theirs:
+            name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+            raise RowsError(f'{record.place}: the same item as {other.place}, and yet "{name}" differs')
+        if other.values.get(SCALED) is None and record.values.get(SCALED) is not None:
+            own[row] = record
+    return found
+
+
+def items_listed(listed: Sequence["Record"]) -> list[Item]:
+    """Give the items that --dry-run listed.
+
+    Raises:
+        RowsError: no list of items, or one without digests.
+    """
+    if not listed:
+        raise RowsError("--items: no items in it; write it with --dry-run")
+    return [Item(each.get("item_digest", str), each.get("command", str)) for each in listed]
+
+
+def items_of(record: "Record") -> list[Item]:
+    """Give the items of the whole sweep that a record is of: every window.
+
+    Raises:
+        RowsError: the record's tool does not sweep windows.
+    """
+    from mltools.shards import item_digest
+
+    tool = record.get("tool", str)
+    spec: CommandSpec | None = None
+    if any(each.name == tool for each in iter_modules(commands.__path__)):
+        spec = import_module(f"{commands.__name__}.{tool}").SPEC
+    if spec is None or spec.sweep is None:
+        raise RowsError(f"{record.place}: {tool} does not sweep windows; name its items with --items (from --dry-run)")
+    operands = [each.mark.metavar.strip("[].") for each in flatten(spec.settings) if isinstance(each.mark, Operand)]
+    windows = [f"--layers {window}" for window in spec.sweep(record.get("layers", int))]
+    words = " ".join(["mltools", tool, *operands])
+    return [Item(str(item_digest(record.values["run"], options)), f"{words} {options}") for options in windows]
+
+
+def check_strangers(found: Mapping[str, Mapping[Any, "Record"]], expected: Sequence[Item]) -> None:
+    """See that no record is of an item that the sweep does not have.
+
+    Raises:
+        RowsError: one is.
+    """
+    known = {item.digest for item in expected}
+    for digest, records in found.items():
+        if digest not in known:
+            record = next(iter(records.values()))
+            what = record.values.get("window", digest)
+            raise RowsError(f"{record.place}: {what} is no item of the sweep; list its items with --items")
+
+
+def tell_missing(missing: Sequence[Item], *, to_stdout: bool) -> None:
+    """Print the commands of the items that are missing."""
+    from mltools.io.stdout import write_stdout
+
+    lines = "".join(f"{item.command}\n" for item in missing)
+    if to_stdout:
+        write_stdout(lines.encode())
+    else:
+        sys.stderr.write(lines)
+
+
+def with_scaled(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Fill in the scaled errors, which parts without the full window could not know."""
+    from mltools.sweep import scaled
+
+    full = next((row["memorisation_error"] for row in rows if row.get("width") == row.get("layers", 0)), None)
+    for row in rows:
+        yield {**row, SCALED: scaled(row["memorisation_error"], full)} if SCALED in row else row
+
+
+SPEC = CommandSpec(
+    Settings,
+    heading="Summarise",
+    rank=5,
+    counted="records",
+    examples=(
+        "mltools merge swap-*.jsonl > swap.jsonl",
+        "mltools swap noisy/ clean/ noisy.jsonl -n -q > items.jsonl; mltools merge --items items.jsonl swap-*.jsonl",
+    ),
+)

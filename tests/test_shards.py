@@ -1,0 +1,165 @@
+"""A sweep in parts: shards, what an item is known by, and the merge that gives the bytes of one run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import Cli
+from mltools.errors import TimeLeftError, UsageError
+from mltools.shards import in_shard, item_digest, parse_duration, parse_shard
+
+Tiny = Callable[..., Path]
+FAST = ("--epochs", 1, "--batch-size", 16)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=30), st.integers(1, 40))
+def test_every_item_is_in_one_shard_and_shards_are_runs_of_neighbours(costs: list[float], total: int) -> None:
+    items = list(range(len(costs)))
+    shards = [in_shard(items, costs, (place, total)) for place in range(1, total + 1)]
+    assert [item for shard in shards for item in shard] == items
+
+
+@given(st.lists(st.floats(1, 100), min_size=1, max_size=60), st.integers(1, 6))
+def test_no_shard_costs_more_than_its_share_and_one_item(costs: list[float], total: int) -> None:
+    for place in range(1, total + 1):
+        mine = in_shard(costs, costs, (place, total))
+        assert sum(mine) <= sum(costs) / total + max(costs) + 1e-6
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5h", 5400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "m", "1x", "1h30", "-1m", "1 h", "5m5", "nan", "٣m"])
+def test_wrong_durations(text: str) -> None:
+    with pytest.raises(UsageError, match="--time-left"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "-1/2", "1/2/3", "a/b", "1/", "１/２"])
+def test_wrong_shards(text: str) -> None:
+    with pytest.raises(UsageError, match="--shard"):
+        parse_shard(text)
+
+
+def test_an_item_is_known_by_run_and_options() -> None:
+    assert item_digest("a", "--layers 1") == item_digest("a", "--layers 1") != item_digest("a", "--layers 2")
+    assert item_digest(None, "--layers 1") is None
+
+
+def sweep(tool: str, tiny: Tiny, rows: Path, *options: object) -> list[object]:
+    return [tool, tiny("bert", 1), tiny("bert", 2), rows, "-q", *options, *(FAST if tool == "retrain" else ())]
+
+
+@pytest.mark.parametrize("tool", ["swap", "retrain"])
+def test_merged_shards_are_the_bytes_of_one_run(
+    tool: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    whole = cli(*sweep(tool, tiny, noisy_rows))
+    parts = []
+    for place in (2, 3, 1):
+        part = tmp_path / f"{place}.jsonl"
+        part.write_text(cli(*sweep(tool, tiny, noisy_rows, "--shard", f"{place}/3")).out)
+        parts.append(part)
+    assert all(part.read_text().count("\n") in range(1, 9) for part in parts)
+    merged = cli("merge", *parts, parts[0])
+    assert (merged.code, merged.out) == (0, whole.out), merged.err
+    assert "items=10 duplicates=" in merged.err
+    lost = cli("merge", *parts[:2])
+    assert lost.code == 3 and lost.out == ""
+    first = json.loads(parts[2].read_text().splitlines()[0])["window"]
+    assert f"--layers {first}\n" in lost.err and "items are missing" in lost.err
+
+
+def test_dry_run_and_resume_list_what_is_left(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    command = sweep("swap", tiny, noisy_rows)
+    items = cli(*command, "-n")
+    parts = [cli(*command, "-n", "--shard", f"{place}/4").records for place in range(1, 5)]
+    assert [item["item"] for part in parts for item in part] == [item["item"] for item in items.records]
+    done = tmp_path / "done.jsonl"
+    done.write_text(cli(*command, "--layers", "1-2", "--layers", "4").out)
+    left = cli(*command, "-n", "--resume", done)
+    assert [each["item"] for each in left.records] == [
+        each["item"] for each in items.records if each["item"] not in ("--layers 1-2", "--layers 4")
+    ]
+    listed = tmp_path / "items.jsonl"
+    listed.write_text(items.out)
+    missing = cli("merge", done, "--items", listed, "-o", tmp_path / "whole.jsonl")
+    assert missing.code == 3 and not (tmp_path / "whole.jsonl").exists()
+    assert missing.out.splitlines() == [each["command"] for each in left.records]
+    assert all(each["command"].endswith(each["item"]) and " -n" not in each["command"] for each in left.records)
+
+
+def edited(path: Path, **columns: Any) -> Path:
+    """A copy of a file of records whose last one says something else."""
+    *lines, last = path.read_text().splitlines()
+    other = path.with_name(f"other-{'-'.join(columns)}.jsonl")
+    other.write_text("\n".join([*lines, json.dumps({**json.loads(last), **columns})]) + "\n")
+    return other
+
+
+def test_merge_refuses(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    path = tmp_path / "swap.jsonl"
+    path.write_text(cli(*sweep("swap", tiny, noisy_rows)).out)
+    for other, message in (
+        (edited(path, noisy_accuracy=0.123), 'the same item as .*"noisy_accuracy" differs'),
+        (edited(path, run="0" * 12), '"run" is "000000000000"'),
+        (edited(path, model="x"), '"model" is "x", in .* null: of another sweep'),
+        (edited(path, item_digest="f" * 12), "is no item of the sweep"),
+        (edited(path, item_digest=None), '"item_digest" is null'),
+    ):
+        found = cli("merge", path, other)
+        assert found.code == 3 and found.out == ""
+        assert pytest.importorskip("re").search(message, found.err), found.err
+    layers = tmp_path / "layers.jsonl"
+    layers.write_text('{"tool":"grads","run":"a","item_digest":"b","layer":1,"layers":1,"score":1}\n')
+    assert "name its items with --items" in cli("merge", layers).err
+
+
+def test_time_left_ends_at_an_edge_and_goes_on(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """Each start does one item at least, and the starts together are the run that was not stopped."""
+    command = sweep("retrain", tiny, noisy_rows)
+    whole = cli(*command)
+    records = tmp_path / "records.jsonl"
+    records.touch()
+    statuses = []
+    for _ in range(11):
+        found = cli(*command, "--time-left", "0.001s", "--resume", records)
+        with records.open("a") as file:
+            file.write(found.out)
+        statuses.append(found.code)
+        if found.code == 0:
+            break
+    assert statuses == [75] * 9 + [0]
+    assert cli("merge", records).out == whole.out
+
+
+def test_finetune_ends_at_an_epochs_edge(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    command = ["finetune", tiny("bert", 1), noisy_rows, "--epochs", 3, "-q"]
+    assert cli(*command, "-o", tmp_path / "whole").code == 0
+    statuses = [cli(*command, "-o", tmp_path / "parts", "--resume", "--time-left", "0.001s").code for _ in range(3)]
+    assert statuses == [75, 75, 0]
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_time_that_is_left_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item is begun if the longest so far would still fit."""
+    from mltools.cli.registry import command_spec
+    from mltools.run import Run
+
+    spec = command_spec("retrain")
+    clock = iter([0.0, 1.0, 4.0, 7.0, 10.0])
+    monkeypatch.setattr("mltools.run.time.monotonic", lambda: next(clock))
+    run = Run("retrain", spec, spec.settle({"noisy": "a", "pretrained": "b", "rows": "c", "time_left": "10s"}))
+    run.edge()
+    run.edge()
+    run.edge()
+    with pytest.raises(TimeLeftError):
+        run.edge()
