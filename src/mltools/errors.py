@@ -67,6 +67,6 @@ class ResourceError(MltoolsError):
 
 
 class TimeLeftError(MltoolsError):
-    """The time of --time-left is over, and items are left: start the command again (EX_TEMPFAIL, which Slurm requeues)."""
+    """The time of --time-left is over and items are left: start the command again (EX_TEMPFAIL)."""
 
     exit_code = 75

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from mltools.errors import UsageError
 from mltools.io.endings import PARQUET, RECORDS
 from mltools.ranges import THREADS, Range, whole
-from mltools.spec import Flag, Operand, Writes
 from mltools.shards import parse_duration, parse_shard
+from mltools.spec import Flag, Operand, Writes
 
 Part = Literal["all", "attn", "mlp", "norm"]
 Preset = Literal["paper", "released-code"]

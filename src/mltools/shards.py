@@ -46,7 +46,8 @@ def in_shard(items: Sequence[T], costs: Sequence[float], shard: tuple[int, int] 
     place, total = shard
     whole = fsum(costs) or 1.0
     middles = (after - cost / 2 for after, cost in zip(accumulate(costs), costs, strict=True))
-    return [item for item, middle in zip(items, middles, strict=True) if int(total * middle / whole) == place - 1]
+    places = (min(int(total * middle / whole), total - 1) for middle in middles)
+    return [item for item, its in zip(items, places, strict=True) if its == place - 1]
 
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -60,6 +61,6 @@ def parse_duration(text: str) -> float:
     """
     parts = re.findall(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)", text)
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or not seconds or (len(parts) > 1 and not parts[0][1]):
+    if "".join(number + unit for number, unit in parts) != text or not seconds or (len(parts) > 1 and not all(unit for _, unit in parts)):
         raise UsageError(f'--time-left "{text}": write a length of time, as 10m, 1h30m or 90s')
     return seconds

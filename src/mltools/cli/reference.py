@@ -26,6 +26,7 @@ EXIT_STATUS = (
     ("4", "checkpoint unusable"),
     ("5", "not found, or offline"),
     ("6", "out of memory or disk"),
+    ("75", "stopped at an item's edge by --time-left: start it again"),
     ("130", "stopped by Ctrl-C"),
     ("143", "terminated"),
 )
@@ -35,7 +36,18 @@ OWN = "Options"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     OWN: ("--layers", "--part", "--by", "--seed", "--preset"),
     "Rows": ("--text", "--label", "--separator", "--label-type", "--max-length"),
-    "Running": ("--batch-size", "--micro-batch", "--precision", "--device", "--threads", "--blocks", "--resume", "-n"),
+    "Running": (
+        "--batch-size",
+        "--micro-batch",
+        "--precision",
+        "--device",
+        "--threads",
+        "--blocks",
+        "--resume",
+        "--shard",
+        "--time-left",
+        "-n",
+    ),
     "Output": ("--tag", "-o", "--per-row", "--force", "--provenance"),
     "Messages": ("-q", "-v", "--no-color", "--debug", "-h"),
 }

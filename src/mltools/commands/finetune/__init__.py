@@ -10,7 +10,6 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
-    TimeLeft,
     Force,
     MaxLength,
     PresetName,
@@ -19,6 +18,7 @@ from mltools.options import (
     RowsOperand,
     Seed,
     Tag,
+    TimeLeft,
     TrainingOptions,
     parse_names,
 )

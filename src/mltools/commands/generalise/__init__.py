@@ -11,12 +11,12 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
-    ShardOf,
-    TimeLeft,
     MaxLength,
     OutputOptions,
     PresetName,
     Seed,
+    ShardOf,
+    TimeLeft,
     TrainingOptions,
 )
 from mltools.ranges import SPLITS

@@ -8,8 +8,6 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
-    ShardOf,
-    TimeLeft,
     Layers,
     MaxLength,
     Noisy,
@@ -20,6 +18,8 @@ from mltools.options import (
     Resume,
     RowsOperand,
     Seed,
+    ShardOf,
+    TimeLeft,
     TrainingOptions,
     ValidityOptions,
 )

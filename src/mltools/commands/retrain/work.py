@@ -38,8 +38,8 @@ from mltools.model.training import (
 )
 from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
 from mltools.run import Run
-from mltools.spec import bare
 from mltools.shards import item_digest
+from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
 
 DEFAULTS = bare(Settings)

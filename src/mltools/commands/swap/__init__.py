@@ -13,8 +13,6 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
-    ShardOf,
-    TimeLeft,
     Layers,
     MaxLength,
     Noisy,
@@ -25,6 +23,8 @@ from mltools.options import (
     PresetName,
     Resume,
     RowsOperand,
+    ShardOf,
+    TimeLeft,
     ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag, Writes

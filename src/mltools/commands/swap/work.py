@@ -34,8 +34,8 @@ from mltools.model.inference import TIE
 from mltools.model.runner import Recording
 from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
 from mltools.run import Run
-from mltools.spec import bare
 from mltools.shards import item_digest
+from mltools.spec import bare
 from mltools.sweep import finished_errors, scaled
 
 DEFAULTS = bare(Settings)
