@@ -61,6 +61,10 @@ def parse_duration(text: str) -> float:
     """
     parts = re.findall(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)", text)
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or not seconds or (len(parts) > 1 and not all(unit for _, unit in parts)):
+    if (
+        "".join(number + unit for number, unit in parts) != text
+        or not seconds
+        or (len(parts) > 1 and not all(unit for _, unit in parts))
+    ):
         raise UsageError(f'--time-left "{text}": write a length of time, as 10m, 1h30m or 90s')
     return seconds
