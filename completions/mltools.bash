@@ -4,7 +4,7 @@ _mltools()
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= kind= option=
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
+        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid merge mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
         return
     fi
     # --option=value comes as three words
@@ -85,10 +85,12 @@ _mltools()
         --device) kind=none ;;
         --threads) kind=none ;;
         --blocks) kind=none ;;
+        --time-left) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -119,11 +121,14 @@ _mltools()
         --device) kind=none ;;
         --threads) kind=none ;;
         --blocks) kind=none ;;
+        --shard) kind=none ;;
+        --time-left) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -149,11 +154,14 @@ _mltools()
         --threads) kind=none ;;
         --blocks) kind=none ;;
         --resume) kind=file ;;
+        --shard) kind=none ;;
+        --time-left) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --offload --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -185,10 +193,13 @@ _mltools()
         --threads) kind=none ;;
         --blocks) kind=none ;;
         --resume) kind=file ;;
+        --shard) kind=none ;;
+        --time-left) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -305,6 +316,15 @@ _mltools()
            ;;
         esac
         ;;
+    merge)
+        case $option in
+        --items) kind=file ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--items -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
     mcog)
         case $option in
         --value) kind=none ;;
@@ -410,6 +430,8 @@ _mltools()
         --progress) words="auto json none" ;;
         *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot windows inspect schema completion help"
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --no-color --debug -h --help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid merge mcog correlate score plot windows inspect schema completion help"
            ;;
         esac
         ;;

@@ -69,6 +69,7 @@ CASES: dict[str, Case] = {
         files=("--events --per-row OUT.parquet",),
         more=("states.safetensors --events",),
     ),
+    "merge": Case("swap.jsonl"),
     "mcog": Case("swap.jsonl grads.jsonl", more=("grads.jsonl --by-layer",)),
     "correlate": Case("swap.jsonl grads.jsonl --value score --on layer"),
     "score": Case("grads.jsonl --truth 2"),

@@ -67,7 +67,9 @@ def test_options_mean_the_same_everywhere() -> None:
         for option in command.options:
             if any(option.flags[0] in flags for flags in GROUPS.values()):
                 texts.setdefault(option.flags[0], set()).add((option.metavar, option.help))
-    assert {flag for flag, found in texts.items() if len(found) > 1} <= {"-o", "--batch-size", "--per-row", "--resume"}
+    assert {flag for flag, found in texts.items() if len(found) > 1} <= {
+        *("-o", "--batch-size", "--per-row", "--resume", "--layers")
+    }
 
 
 @pytest.mark.parametrize("command", CASES, ids=NAMES)

@@ -229,7 +229,9 @@ class Run:
         """
         if any(role != "rows" for role in self.opened):
             return None
-        inputs = {**self.inputs, "rows": {"sha256": self.rows.digest()}}
+        inputs = dict(self.inputs)
+        if "rows" in self.fields and self.fields["rows"].mark.opens == "rows":
+            inputs["rows"] = {"sha256": self.rows.digest()}
         return Provenance(self.name, plain_settings(self.settings, neutral=False), inputs=inputs).run
 
     @cached_property
