@@ -370,6 +370,7 @@ complete -c mltools -n '__fish_seen_subcommand_from centroid' -s h -l help -d 'S
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l items -r -F -d 'What the sweep is made of, as --dry-run lists it. [default: every window of the model\'s layers]'
+complete -c mltools -n '__fish_seen_subcommand_from merge' -l progress -x -a 'auto json none' -d 'auto (a bar on a terminal, else a line a minute), json (lines on stderr), none. [default: auto]'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -s o -l out -r -F -d 'Output file, .jsonl or .parquet. [default: stdout]'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l force -d 'Overwrite outputs that exist.'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l provenance -r -F -d 'Write how this was made (settings, inputs\' digests) as JSON.'
