@@ -6,7 +6,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "mltools"
 FLOORS = (
-    *("errors", "ranges", "console", "signals", "processes", "layers", "io", "hashing", "sweep", "schemas", "analysis"),
+    *(
+        "errors",
+        "ranges",
+        "console",
+        "signals",
+        "processes",
+        "layers",
+        "io",
+        "hashing",
+        "shards",
+        "sweep",
+        "schemas",
+        "analysis",
+    ),
     *("spec", "options", "model", "run", "sinks", "drawing", "commands", "cli", "api", "__init__", "__main__"),
 )
 """The packages and modules of mltools, from the ground up."""
