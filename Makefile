@@ -17,7 +17,7 @@ TESTERS := hypothesis jsonschema pytest pytest-timeout pytest-xdist
 PIP := python -m pip --disable-pip-version-check
 PYTEST := python -m pytest -p no:cacheprovider
 
-.PHONY: install demo test slow lint docs site bench wheel smoke sdist-check lowest highest try-newest clean
+.PHONY: install demo test slow mutants lint docs site bench wheel smoke sdist-check lowest highest try-newest clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ test: install
 
 slow: install
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Does a test fail when the code means something else? tests/mutants.toml; ten of them are in `make test` too.
+mutants: install
+	$(BIN)/python scripts/mutants.py
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -249,6 +249,9 @@ def test_pairs_without_numbers(cli: Cli, tmp_path: Path) -> None:
     for record in plain:
         same = by_pair[record.layer, record.assigned_label, record.original_label]
         assert same["noisy_mean"] == pytest.approx(record.noisy_mean, abs=1e-9)
+    enough = np.append(label, [3, 3, 0]), np.append(original, [3, 3, 3])
+    found = records_of(save_states(tmp_path / "two", np.concatenate([hidden, hidden[:3]]), *enough))
+    assert all(r.noisy_mean is not None for r in found if (r.assigned_label, r.original_label) == ("0", "3"))
     hidden[:, 2] = 1.0
     records = records_of(save_states(tmp_path / "flat", hidden, label, original))
     assert {r.reason for r in records if r.layer == 2} == {

@@ -102,6 +102,14 @@ def test_frozen_baseline_without_aux(train: Train) -> None:
     assert moved(start, train(aux=False, learning_rate=1e-2, freeze="all-layers")) == {"pooler", "classifier"}
 
 
+def test_the_norm_of_all_gradients_is_clipped_if_asked_for(train: Train) -> None:
+    own, whole = (
+        train(aux=False, learning_rate=1e-2, freeze="embeddings,1-3", clip_scope=scope)
+        for scope in ("trainable", "all")
+    )
+    assert moved(own, whole) == {"4", "pooler", "classifier"}
+
+
 def test_a_frozen_pooler_leaves_the_classifier_alone_to_memorise(train: Train) -> None:
     start = train(aux=False, learning_rate=0)
     assert moved(start, train(aux=False, learning_rate=1e-2, freeze="all-layers,pooler")) == {"classifier"}
@@ -176,6 +184,7 @@ def test_order_of_batches_is_of_seed_and_epoch(
         for name, n in (("", 48), ("aux ", 16)):
             assert sorted(row for kind, rows in epoch for row in rows if kind == name) == list(range(n))
     assert epochs[0] != epochs[1]
+    assert [name for name, _ in epochs[0]] != [name for name, _ in epochs[1]]
 
 
 @pytest.mark.parametrize("steps", [1, 8, 9, 14])

@@ -116,6 +116,16 @@ def test_intervals_cover_and_fishers_agree_with_bootstrap_ones(method: Method, m
     assert (fisher.ci_low, fisher.ci_high) == pytest.approx((bootstrap.ci_low, bootstrap.ci_high), abs=0.02)
 
 
+def test_bootstrap_intervals_leave_out_one_in_forty_at_either_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mltools.analysis.statistics.resampled", lambda *_: np.linspace(-1, 1, 2001))
+    found = agreement(np.arange(9.0), np.arange(9.0)[::-1], "pearson")
+    assert (found.ci_low, found.ci_high, found.ci_method) == (
+        pytest.approx(-0.95),
+        pytest.approx(0.95),
+        "bootstrap",
+    )
+
+
 @pytest.mark.parametrize(
     ("method", "variance"),
     [
@@ -272,8 +282,9 @@ def test_minmax_scales_each_tool_of_a_series(cli: Cli) -> None:
         row
         for model, factors in models.items()
         for tool, factor in zip(("grads", "swap"), factors, strict=True)
+        for shift in [40.0 * (model == "n" and tool == "swap")]
         for row in layer_rows(
-            tool, [factor * x for x in ([1.0, 2.0, 4.0] if tool == "swap" else [3.0, 1.0, 2.0])], model=model
+            tool, [shift + factor * x for x in ([1.0, 2.0, 4.0] if tool == "swap" else [3.0, 1.0, 2.0])], model=model
         )
     ]
     arguments = ("correlate", "--value", "score", "--pivot", "model")

@@ -24,7 +24,7 @@ from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples
 from mltools.io.kinds import EpochRecord
 from mltools.io.outputs import state_folder
-from mltools.model.tasks import Task
+from mltools.model.tasks import Scores, Task
 from mltools.model.training import Schedule, Training, accelerator_for, cross_entropy_sum, epoch_batches
 from mltools.spec import bare
 
@@ -526,6 +526,13 @@ def test_one_class_is_refused(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "r.jsonl", [{"text": "who", "label": "A"}] * 3)
     result = cli("finetune", tiny("bert"), rows, "-o", tmp_path / "m")
     assert result.code == 3 and "one class only (A); a classifier needs two" in result.err
+
+
+def test_scores_are_of_the_rows_asked_for() -> None:
+    scores = Scores(np.eye(3, dtype=np.float32), np.array([0, 1, 0]))
+    masks = np.array([[True, False, True], [False, True, False], [False, False, False]])
+    assert [scores.accuracy_on(mask) for mask in masks] == [0.5, 1.0, None]
+    assert scores.macro_f1 == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
 def test_epoch_batches_hold_each_row_once() -> None:

@@ -96,6 +96,8 @@ def test_other_seeds_draw_other_rows() -> None:
         for other in draws[:i]:
             assert len(draw & other) < 0.35 * len(draw)
     assert perturbed(rows, seed=1) == perturbed(rows)
+    labels = [[row["label"] for row in perturbed(rows, rate=1, seed=seed)] for seed in (1, 2)]
+    assert labels[0] != labels[1]
 
 
 @pytest.mark.parametrize("stream", [False, True])

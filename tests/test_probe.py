@@ -158,6 +158,15 @@ def test_batched_probes_are_plain_probes(hidden_layers: int) -> None:
         assert together[i].tolist() == alone.test()[0].tolist() == predicted
 
 
+def test_the_epochs_that_are_passed_over_are_never_the_best() -> None:
+    states, splits, targets = training_case()
+    config = bare(ProbeSettings, epochs=2, select_after=1, learning_rate=3e-2)
+    stack = ProbeStack(states, splits, targets, [Job(layer, 0, 1) for layer in range(3)], config)
+    list(stack.train())
+    for best, last in zip(stack.best, stack.weights, strict=True):
+        assert best.equal(last)
+
+
 def test_groups_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     states, splits, targets = training_case()
     config = bare(ProbeSettings, epochs=6, select_after=2, learning_rate=3e-3, hidden_width=16)
@@ -242,6 +251,11 @@ def test_conformance_weights() -> None:
     mean = np.mean(weights, axis=0)
     assert mean.tolist() == pytest.approx(golden["weights"], abs=1e-12)
     assert centre_of_gravity(mean.tolist()) == pytest.approx(golden["mcog_0based_intended"] + 1, abs=1e-12)
+
+
+def test_falls_count_as_0_and_gains_are_over_the_layer_below() -> None:
+    f1 = np.array([[0.5], [0.3], [0.6], [0.6]])
+    assert layer_gains(f1, np.array([0.4])) == pytest.approx([0.0, 0.3, 0.0])
 
 
 def test_conformance_band(tmp_path: Path, cli: Cli) -> None:

@@ -100,6 +100,14 @@ def test_swapping_a_model_with_itself_changes_nothing(cli: Cli, tiny: Tiny, nois
     assert len({(r["noisy_accuracy"], r["clean_accuracy"], r["reverted"]) for r in records}) == 1
 
 
+def test_the_margin_is_the_gap_of_the_two_best_logits(tiny: Tiny, noisy_rows: Path) -> None:
+    model, rows, result = open_checkpoint(str(tiny("bert", 1))), read_examples(noisy_rows), SwapResult.empty()
+    list(swap(model, model, rows, [Window((2,))], result=result))
+    logits = predict(model.runner, model.encode(rows, 64), np.arange(len(rows)), None)
+    second, best = np.sort(logits, axis=1)[:, -2:].T
+    assert np.allclose(result.margin[0], best - second, atol=1e-5)
+
+
 def test_swapping_all_gives_the_donors_blocks(tiny: Tiny, noisy_rows: Path) -> None:
     """The full window is the donor's blocks under NOISY's embeddings and head."""
     base, donor = open_checkpoint(str(tiny("bert", 1))), open_checkpoint(str(tiny("bert", 2)))

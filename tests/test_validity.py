@@ -57,6 +57,12 @@ def test_resuming_a_whole_sweep_still_judges_it(cli: Cli, tmp_path: Path) -> Non
     assert (strict.code, strict.out) == (1, "") and "noisy_not_memorised" in strict.err
 
 
+def test_any_donor_will_do_where_no_twin_is_meant(cli: Cli) -> None:
+    one_folder_twice = ("swap", CASE / "noisy", CASE / "noisy", ROWS, "--layers", 1)
+    assert cli(*one_folder_twice).records[0]["valid_reason"] == "clean_gives_noisy_labels"
+    assert cli(*one_folder_twice, "--donor-is", "other").records[0]["valid"] is True
+
+
 def test_baselines_are_the_checkpoints_own_accuracies(cli: Cli) -> None:
     """Counted by hand from the released code's logits of these checkpoints."""
     expected = json.loads((CASE / "expected.json").read_text())
@@ -92,6 +98,7 @@ LABELS = Labels(LABEL, ORIGINAL, FLAGS)
         (LABEL, ORIGINAL, None),
         (ORIGINAL, LABEL, "noisy_not_memorised"),  # arguments reversed
         (LABEL, LABEL, "clean_gives_noisy_labels"),  # one folder twice
+        (np.append(LABEL[:-1], 0), np.append(ORIGINAL[:-1], 0), None),  # .8 of the clean rows, both
         (LABEL, np.where(FLAGS, ORIGINAL, 1 - ORIGINAL), "clean_untrained"),
         (1 - LABEL, ORIGINAL, "noisy_not_memorised"),  # classes in another order
     ],
@@ -206,6 +213,8 @@ def test_states_keep_the_accuracies_by_which_probes_for_noise_are_judged(cli: Cl
     assert {r["baseline_noisy_accuracy"] for r in unknown.records} == {None}
     centroid = cli("centroid", path).records[0]
     assert centroid["baseline_noisy_accuracy"] == pytest.approx(expected[0]) and centroid["valid"] is None
+    assert cli("states", CASE / "noisy", ROWS, "-o", path, "--force").code == 0
+    assert cli("centroid", path).records[0]["baseline_noisy_accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])
