@@ -62,7 +62,9 @@ def test_citation() -> None:
 
 def test_hosted_ci_runs_only_targets() -> None:
     runs = [step["run"] for step in steps() if "run" in step]
-    assert {"make test", "make lint", "make wheel", "make smoke", "make lowest", "make highest", "make mutants"} <= set(runs)
+    assert {"make test", "make lint", "make wheel", "make smoke", "make lowest", "make highest", "make mutants"} <= set(
+        runs
+    )
     for run in runs:
         assert run.startswith("make ") and run.removeprefix("make ") in targets(), run
 
