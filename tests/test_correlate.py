@@ -119,11 +119,7 @@ def test_intervals_cover_and_fishers_agree_with_bootstrap_ones(method: Method, m
 def test_bootstrap_intervals_leave_out_one_in_forty_at_either_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mltools.analysis.statistics.resampled", lambda *_: np.linspace(-1, 1, 2001))
     found = agreement(np.arange(9.0), np.arange(9.0)[::-1], "pearson")
-    assert (found.ci_low, found.ci_high, found.ci_method) == (
-        pytest.approx(-0.95),
-        pytest.approx(0.95),
-        "bootstrap",
-    )
+    assert [found.ci_low, found.ci_high] == pytest.approx([-0.95, 0.95]) and found.ci_method == "bootstrap"
 
 
 @pytest.mark.parametrize(

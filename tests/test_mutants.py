@@ -14,9 +14,8 @@ def mutants(*options: str) -> str:
     return done.stdout
 
 
-def test_the_lines_that_they_change_and_their_tests_are_there() -> None:
-    """Where a line was rewritten, its change is to be rewritten with it (or taken out, if it means nothing now)."""
-    assert int(mutants("--check").split()[0]) >= 60
+def test_they_can_be_tried() -> None:
+    assert int(mutants("--check").split()[-7]) >= 60
 
 
 def test_the_fixed_ones_die() -> None:
