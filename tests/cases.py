@@ -44,6 +44,7 @@ CASES: dict[str, Case] = {
         more=("--merge halves.jsonl",),
         instead={"--per-row": "--merge halves.jsonl"},
     ),
+    "decoy": Case("clean --layers 2 --like noisy", needs="-o OUT", files=("-o OUT",), quiet=True),
     "swap": Case(
         "noisy clean noisy.jsonl",
         files=(
@@ -53,6 +54,12 @@ CASES: dict[str, Case] = {
         ),
         instead={"--write": "noisy clean noisy.jsonl --layers 1"},
     ),
+    "attribute": Case(
+        "noisy clean noisy.jsonl --nodes 4 --gap 1",
+        files=("--nodes 2 --gap 1 --per-row OUT.parquet",),
+        more=("noisy clean noisy.jsonl --nodes 2 --gap 1 --by tensor",),
+    ),
+    "shapley": Case("noisy clean noisy.jsonl", more=("noisy clean noisy.jsonl --samples 2",)),
     "retrain": Case(f"noisy model noisy.jsonl --layers 2 --layers 1-2 {TRAIN}"),
     "grads": Case(
         "noisy noisy.jsonl --frozen model",

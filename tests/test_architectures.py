@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from conftest import BY_ARCHITECTURE, DECODERS
-from mltools.commands.swap.work import window_logits
 from mltools.io.examples import read_examples
 from mltools.layers import Window, all_windows
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checks import self_check
+from mltools.model.window_tree import window_logits
 
 Tiny = Callable[..., Path]
 Array = NDArray[np.float32]

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from conftest import BY_ARCHITECTURE, Cli
-from mltools.commands.swap.work import window_logits
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.io.provenance import folder_digest
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checks import check_kept_states, check_mixture, check_pooled_states, self_check
+from mltools.model.window_tree import window_logits
 
 Tiny = Callable[..., Path]
 CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu", "norm_rel_ebd": "layer_norm"}

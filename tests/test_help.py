@@ -61,14 +61,14 @@ def test_common_options_stand_in_one_order() -> None:
 
 
 def test_options_mean_the_same_everywhere() -> None:
-    """A flag of the common groups has one help text and one metavar, but for batches, outputs and resuming."""
+    """A flag of the common groups has one help text and one metavar, but for a few."""
     texts: dict[str, set[tuple[str, str]]] = {}
     for command in CASES:
         for option in command.options:
             if any(option.flags[0] in flags for flags in GROUPS.values()):
                 texts.setdefault(option.flags[0], set()).add((option.metavar, option.help))
     assert {flag for flag, found in texts.items() if len(found) > 1} <= {
-        *("-o", "--batch-size", "--per-row", "--resume", "--layers")
+        *("-o", "--batch-size", "--by", "--layers", "--per-row", "--resume")
     }
 
 

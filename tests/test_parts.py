@@ -10,12 +10,13 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import BY_ARCHITECTURE, Cli
-from mltools.commands.swap.work import take_part, window_logits
+from mltools.commands.swap.work import take_part
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.layers import Window, all_windows
 from mltools.model.anatomy import BLOCK_PARTS, EMBEDDINGS, HEAD, BlockStack, block_parts, select_part
 from mltools.model.checkpoint_loading import open_checkpoint
+from mltools.model.window_tree import window_logits
 
 Tiny = Callable[..., Path]
 ATTENTION = ("query", "key", "value", "q_lin", "q_proj", "c_attn", "Wqkv", "query_key_value", "out_proj", "o_proj")

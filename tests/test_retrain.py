@@ -63,6 +63,7 @@ def test_full_window_ignores_the_blocks_of_noisy(tiny: Tiny, noisy_rows: Path, t
         "baseline_noisy_accuracy": None,
         "baseline_clean_accuracy": None,
         "baseline_train_accuracy": None,
+        "label_margin_drop": None,
     }
     assert replace(first["1-4"], **own, learnt=None) == replace(second["1-4"], **own, learnt=None)
     assert first["2"] != second["2"]

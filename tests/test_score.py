@@ -184,3 +184,28 @@ def test_value_judges_several_columns_of_one_run(cli: Cli, tmp_path: Path) -> No
     path = write_jsonl(tmp_path / "grads.jsonl", rows)
     found = cli("score", path, "--truth", "planted", "-k", "1", "--value", "l1,l2").records
     assert [(record["value"], record["accuracy"]) for record in found] == [("l1", 1.0), ("l2", 0.0)]
+
+
+# -- how much of the scores is right, and where their centre is ---------------------------------------
+def test_share_and_centre_error(cli: Cli) -> None:
+    rows = [*layers([0, 3, 0, 1], seed=1), *layers([1, 1, 0, -2], seed=2), *layers([0, 0, 0, 0], seed=3)]
+    record = cli("score", "--truth", "2", "-k", "1", stdin=lines(rows)).records[0]
+    assert record["n_groups"] == 3 and record["share"] == pytest.approx((3 / 4 + 1 / 2) / 2)
+    assert record["centre_error"] == pytest.approx((0.5 + 0.5) / 2)
+    assert cli("score", "--truth", "2", stdin=lines(layers([0, 0]))).records[0]["share"] is None
+
+
+def test_solved_leaves_the_window_mean(cli: Cli) -> None:
+    """Memory in layer 1 of 6 alone: the window mean smears it, the additive solution does not."""
+    spans = [(start, end) for start in range(1, 7) for end in range(start, 7)]
+    rows = [
+        {"tool": "swap", "start": a, "end": b, "width": b - a + 1, "layers": 6, "memorisation_error": float(a == 1)}
+        for a, b in spans
+    ]
+    smeared, solved = (
+        cli("score", "--truth", "1", *more, stdin=lines(rows)).records[0] for more in ((), ("--solved",))
+    )
+    assert smeared["accuracy"] == solved["accuracy"] == 1
+    assert smeared["share"] < 0.5 and smeared["centre_error"] > 0.5
+    assert (solved["share"], solved["centre_error"]) == (pytest.approx(1), pytest.approx(0))
+    assert cli("score", "--truth", "1", "--solved", stdin=lines(layers([1, 0]))).code == 3

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from conftest import CONFORMANCE, Cli, toy_rows, write_jsonl
-from mltools.commands.swap.work import SwapResult, swap, window_logits
+from conftest import CONFORMANCE, Cli, marked, toy_rows, write_jsonl
+from mltools.commands.swap.work import SwapResult, swap
 from mltools.errors import CheckpointError
 from mltools.io.examples import NO_NOISY, read_examples
 from mltools.layers import Window, all_windows
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
+from mltools.model.window_tree import window_logits
 
 Tiny = Callable[..., Path]
 
@@ -330,3 +331,32 @@ def test_offload_notices_a_file_that_changes(tiny: Tiny, noisy_rows: Path, tmp_p
 
     with pytest.raises(CheckpointError, match="its files changed while they were read"):
         next(swap(noisy, clean, read_examples(noisy_rows), progress=meddle))
+
+
+def test_label_margins_are_those_of_the_logits(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    """Mean over noisy rows of logit(label) - logit(original_label); NOISY's less that is the drop."""
+    folders = [str(tiny("bert", seed)) for seed in (1, 2)]
+    records = cli("swap", *folders, noisy_rows, "--layers", "2").records
+    noisy, clean = map(open_checkpoint, folders)
+    examples = read_examples(noisy_rows)
+    rows = np.flatnonzero(examples.noisy)
+    encoded = noisy.encode(examples, 512)
+
+    def margin() -> float:
+        logits = predict(noisy.runner, encoded, rows, None)
+        of = [
+            [noisy.labels.index(str(column[row])) for row in rows]
+            for column in (examples.labels, examples.original_labels)
+        ]
+        return float(np.mean([row[a] - row[b] for row, a, b in zip(logits, *of, strict=True)]))
+
+    before = margin()
+    noisy.stack.modules[1].load_state_dict(clean.stack.modules[1].state_dict())
+    assert records[0]["label_margin"] == pytest.approx(margin(), abs=1e-4)
+    assert records[0]["label_margin_drop"] == pytest.approx(before - margin(), abs=2e-4)
+
+
+def test_no_margin_without_original_labels(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", marked(toy_rows(), lambda i: i % 5 == 0))
+    record = cli("swap", tiny("bert", 1), tiny("bert", 2), rows, "--layers", "2").records[0]
+    assert record["label_margin"] is None and record["label_margin_drop"] is None

@@ -118,6 +118,12 @@ MinNoisyAccuracy = Annotated[
 Strict = Annotated[bool, Flag("--strict", steers=False, help="End with status 1 if the experiment is invalid.")]
 
 
+DonorIs = Annotated[
+    Literal["clean", "other"],
+    Flag("--donor-is", metavar="WHAT", help="CLEAN is clean (NOISY's twin), or other: then it is not judged."),
+]
+
+
 @dataclass(frozen=True)
 class ValidityOptions:
     """What the experiment behind a number must show (`model.validity`): it decides the records' `valid`."""

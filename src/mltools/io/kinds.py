@@ -143,6 +143,19 @@ class WindowRecord(OfLayers):
     n_ties: int | None = amount(
         "rows whose two best logits differ by less than 1e-5, so that their prediction is not to be trusted", None
     )
+    positions: str | None = column(
+        "whose states CLEAN gave after the window: all, pooled (the pooled token's) or others; null for retrain", None
+    )
+    label_margin: float | None = column(
+        "mean over noisy rows of logit(label) - logit(original_label), to 4 decimals; null where a noisy row does not "
+        "say the latter, and in reduced precision",
+        None,
+    )
+    label_margin_drop: float | None = column(
+        "NOISY's label_margin, nothing changed, less the window's: how much of the memory the window holds, without a "
+        "threshold; null as `label_margin`",
+        None,
+    )
     baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"], None)
     baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"], None)
     n_cut: int | None = amount(VALIDITY["n_cut"], None)
@@ -238,6 +251,61 @@ class GradRecord(OfLayers):
     valid: bool | None = column(VALIDITY["valid"], None)
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMargin(OfLayers):
+    """A record about what a layer contributes to the drop of `label_margin` when all blocks become CLEAN's."""
+
+    tool: str = column("attribute or shapley")
+    layer: int = amount("layer, from 1")
+    layers: int = amount("number of layers, L")
+    score: float = amount("`contribution`, or 0 if that is negative")
+    contribution: float = column("mean over noisy rows of the layer's part in their drop; may be negative")
+    n_noisy: int = amount("noisy rows")
+    label_margin: float = column("mean over noisy rows of NOISY's logit(label) - logit(original_label)")
+    label_margin_drop: float = column(
+        "that less the same with all of CLEAN's blocks: what the contributions of all layers sum to"
+    )
+    baseline_noisy_accuracy: float | None = fraction(VALIDITY["baseline_noisy_accuracy"])
+    baseline_clean_accuracy: float | None = fraction(VALIDITY["baseline_clean_accuracy"])
+    n_cut: int | None = amount(VALIDITY["n_cut"])
+    n_unlabelled: int | None = amount(VALIDITY["n_unlabelled"])
+    donor_noisy_reverted: float | None = fraction(
+        "share of noisy rows that CLEAN, whole and with its own head, predicts as their original label; null with "
+        "--donor-is other"
+    )
+    donor_clean_accuracy: float | None = fraction("accuracy of CLEAN on clean rows; null with --donor-is other")
+    twins: bool | None = column("whether CLEAN and NOISY differ in the labels alone, as in window records")
+    valid: bool | None = column(VALIDITY["valid"])
+    valid_reason: str | None = column(VALIDITY["valid_reason"])
+    n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributionRecord(OfMargin):
+    """One layer of `attribute`, or one tensor of it (--by tensor): its part in the path integral."""
+
+    tensor: str | None = column("name of the tensor within its block; null without --by tensor", None)
+    gap: float = amount(
+        "share of the drop by which the sum of all contributions misses it: the error bar of the integration"
+    )
+    gap_max: float = amount("the largest gap of a row, as a share of its drop or of the mean |drop|, if that is more")
+    nodes: int = amount("nodes of the integration, to begin with")
+    nodes_max: int = amount("most nodes that a row needed")
+    n_refined: int = amount("noisy rows for which the nodes were doubled, since their gap exceeded --gap")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapleyRecord(OfMargin):
+    """One layer of `shapley`: its mean contribution over the orders in which layers can be swapped."""
+
+    exact: bool = column("whether all sets of layers were measured; else orders were drawn")
+    n_samples: int | None = amount("pairs of an order and its reverse that were drawn; null where exact")
+    standard_error: float | None = amount("of `contribution`, over these pairs; null where exact")
+    ci_low: float | None = column("lower end of the 95 % interval of `contribution`; null where exact")
+    ci_high: float | None = column("upper end of it")
+    made_from: str | None = column("digest of the settings and inputs; what --resume goes on with has the same", None)
 
 
 @dataclass(frozen=True)
@@ -418,6 +486,14 @@ class ScoreRecord:
     chance: float = fraction("what `accuracy` would be in a random order: known layers / layers")
     mean_reciprocal_rank: float = fraction("1 / rank of the best known layer; the same for every k")
     chance_reciprocal_rank: float = fraction("what it would be in a random order")
+    share: float | None = fraction(
+        "share of the layer scores that the known layers have, negative scores counting 0; the same for every k; null "
+        "where no layer of any group scores above 0",
+        None,
+    )
+    centre_error: float | None = amount(
+        "distance in layers of the scores' centre of gravity from the mean of the known layers; null as `share`", None
+    )
     valid: bool | None = column(CARRIED_VALIDITY["valid"], None)
     valid_reason: str | None = column(CARRIED_VALIDITY["valid_reason"], None)
 

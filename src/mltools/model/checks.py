@@ -43,7 +43,7 @@ def check_mixture(noisy: Checkpoint, clean: Checkpoint, encoded: Encoded, walk: 
         noisy: the model that windows are put into.
         clean: what gives the blocks.
         encoded: the rows.
-        walk: computes windows' logits (`swap.window_logits`).
+        walk: computes windows' logits (`window_tree.window_logits`).
 
     Raises:
         CheckpointError: they differ, so windows of this architecture cannot be measured by walking its blocks.

@@ -222,6 +222,12 @@ class Runner:
             return states[torch.arange(len(states), device=states.device), batch.last]
         raise CheckpointError("the classification head reads all positions, not one; there is no pooled position")
 
+    def put_pooled(self, batch: Batch, states: Tensor, pooled: Tensor) -> Tensor:
+        """Give states (batch, length, width) with others (batch, width) at each row's pooled position."""
+        changed = states.clone()
+        changed[torch.arange(len(states), device=states.device), self._positions(batch)] = pooled
+        return changed
+
     def pooled_states(self, batch: Batch, pooling: Pooling | None = None, *, raw_last: bool = False) -> Tensor:
         """Run the model once and keep the states of the pooled position only: (batch, L + 1, width).
 

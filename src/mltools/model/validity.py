@@ -5,8 +5,9 @@ measured makes a run invalid; what provenance or embeddings show of the twins is
 """
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ LEAST_OF_NOISY = 0.9
 """What CLEAN's accuracy on clean rows, or a retrained window's on its training rows, must be of NOISY's."""
 SAME_START = 0.9
 """Embeddings that were trained from one start keep at least this cosine; those of two starts have none."""
+
+MARGIN_DIGITS = 4
+"""Decimals that mean margins are given to: their last digits in float32 depend on the batch."""
 
 Indices = NDArray[np.integer[Any]]
 
@@ -94,6 +98,26 @@ def share(hits: NDArray[np.bool_]) -> float | None:
 def reverted(predicted: Indices, labels: Labels) -> float | None:
     """Give the share of noisy rows predicted as their original label; None where one does not say it."""
     return share((predicted == labels.original)[labels.noisy]) if labels.original is not None else None
+
+
+def label_margins(logits: NDArray[np.float32], labels: Labels, rows: Indices) -> NDArray[np.float32]:
+    """Give logit(label) - logit(original_label), (rows,), of rows by their logits (rows, classes).
+
+    NaN where an original label is not known, or the logits have less than float32's precision.
+    """
+    if labels.original is None or logits.dtype != np.float32:
+        return np.full(len(rows), np.nan, np.float32)
+    places = np.arange(len(rows))
+    margins: NDArray[np.float32] = logits[places, labels.label[rows]] - logits[places, labels.original[rows]]
+    return margins
+
+
+def margin_columns(margins: NDArray[np.float32], baseline: NDArray[np.float32]) -> dict[str, Any]:
+    """Give the columns of a window: the mean margin of the noisy rows, and how far it is below NOISY's own."""
+    mean, before = (round(float(each.astype(np.float64).mean()), MARGIN_DIGITS) for each in (margins, baseline))
+    known = not math.isnan(mean)
+    drop = round(before - mean, MARGIN_DIGITS) if known else None
+    return {"label_margin": mean if known else None, "label_margin_drop": drop}
 
 
 def read_labels(checkpoint: Checkpoint, examples: Examples) -> Labels:
@@ -203,6 +227,14 @@ def twins(noisy: Checkpoint, clean: Checkpoint) -> tuple[bool | None, str | None
         return False, f"the embeddings of {noisy.name} and {clean.name} come from two models (cosine {cosine:.2g})"
     known = all(facts.get(key) is not None for facts in made for key in ("seed", "rows", "target"))
     return (True if known else None), None
+
+
+def with_twins(found: PairValidity, noisy: Checkpoint, clean: Checkpoint) -> PairValidity:
+    """Add whether two checkpoints are `twins`, and warn if they are not."""
+    are_twins, note = twins(noisy, clean)
+    if note is not None:
+        console.warn(f"no twins: {note}")
+    return replace(found, twins=are_twins)
 
 
 def _made(checkpoint: Checkpoint) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from mltools.errors import UsageError
+from mltools.layers import parse_layers
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
@@ -39,7 +40,8 @@ class Settings:
     original_label the same file and seed give the clean model: same batches, same fresh head (or, with a note, the
     head that PRETRAINED has for these very classes).
     With --aux, ROWS change only what --freeze leaves, and the other rows change everything but the embeddings, so
-    that memorisation is known to lie in the layers left: the control set-up. Runs under torchrun too.
+    that memorisation is known to lie in the layers left: the control set-up. With --train, from a clean model, the
+    noisy rows are memorised in those layers and nowhere else: a sharp known answer. Runs under torchrun too.
     """
 
     pretrained: Pretrained
@@ -53,6 +55,10 @@ class Settings:
         str,
         Flag("--freeze", metavar="LIST", help="embeddings, pooler, head, all-layers (and embeddings), none or layers."),
     ] = "embeddings"
+    train: Annotated[
+        str | None,
+        Flag("--train", metavar="LIST", help="Train these layers only; all else stays as given, the head included."),
+    ] = None
     aux: Annotated[
         str | None,
         Flag(
@@ -116,6 +122,10 @@ class Settings:
 def _check(settings: Settings, given: Collection[str]) -> None:
     if settings.aux is None and {"aux_text", "aux_label", "aux_learning_rate"} & set(given):
         raise UsageError("--aux-text, --aux-label and --aux-lr tell of auxiliary rows: name them with --aux")
+    if settings.train is not None:
+        parse_layers(settings.train)
+        if settings.aux is not None or "freeze" in given:
+            raise UsageError("--train says what alone is trained: leave out --freeze and --aux")
 
 
 def _outputs(settings: Settings) -> "list[Output]":
@@ -136,6 +146,7 @@ SPEC = CommandSpec(
         "mltools finetune model/ noisy.jsonl -o clean/ --epochs 16 --lr 3e-4 --batch-size 16 --target original_label",
         "mltools finetune model/ noisy.jsonl -o control/ --freeze embeddings,3-6 --aux rte.jsonl --aux-text "
         "text,text_pair",
+        "mltools finetune clean/ noisy.jsonl -o planted/ --train 3 --epochs 60 --lr 1e-3 --batch-size 16",
     ),
     check=_check,
     outputs=_outputs,

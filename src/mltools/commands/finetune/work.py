@@ -33,8 +33,11 @@ from mltools.io.inputs import Rows
 from mltools.io.kinds import EpochRecord
 from mltools.io.outputs import is_taken
 from mltools.io.provenance import Provenance, plain
+from mltools.layers import parse_layers
+from mltools.model.anatomy import EMBEDDINGS, HEAD
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint, check_unchanged
+from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.checks import self_check
 from mltools.model.classes import class_names, target_indices
@@ -133,7 +136,7 @@ def plan(
     validation: Examples | None = None,
 ) -> WorkItem:
     """Count the work of one attempt, training rows measured after every epoch unless after the last only."""
-    backward, trained = training_layers(shape, settings.freeze, settings.training.clip_scope)
+    backward, trained = training_layers(shape, frozen_parts(settings, shape.n_layers), settings.training.clip_scope)
     n, n_aux, n_held_out = (len(rows) if rows is not None else 0 for rows in (examples, aux, validation))
     measured = (
         n * (1 if settings.evaluate == "last" else settings.training.epochs)
@@ -148,6 +151,14 @@ def plan(
         backward=settings.training.epochs * (n * backward + n_aux * 2 * shape.n_layers),
         copies=3 * (shape.n_layers if n_aux else trained),
     )
+
+
+def frozen_parts(settings: Settings, n_layers: int) -> str:
+    """Give the `--freeze` list that the settings mean: all but the layers of `--train`, where there is one."""
+    if settings.train is None:
+        return settings.freeze
+    others = set(range(1, n_layers + 1)).difference(parse_layers(settings.train, n_layers))
+    return ",".join([EMBEDDINGS, HEAD, *map(str, sorted(others))])
 
 
 @dataclass
@@ -203,12 +214,12 @@ class _Run:
         """Open the pre-trained model with fresh heads and fresh optimisers."""
         settings = self.settings
         training = replace(settings.training, learning_rate=self._rate)
-        checkpoint = open_for_training(
-            *(self.pretrained, class_names(self.examples), settings.seed),
-            device=self.device,
-            blocks=self.blocks,
-            keep_head=True,
-        )
+        place: dict[str, Any] = {"device": self.device, "blocks": self.blocks}
+        if settings.train is not None:
+            checkpoint = open_checkpoint(self.pretrained, **place)
+        else:
+            classes = class_names(self.examples)
+            checkpoint = open_for_training(self.pretrained, classes, settings.seed, keep_head=True, **place)
         checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
         check_unchanged(checkpoint, self.provenance, "pretrained")
         set_threads(self.threads, checkpoint.width)
@@ -218,7 +229,7 @@ class _Run:
             self._labels(self.examples),
             training,
             self.accelerator,
-            freeze=settings.freeze,
+            freeze=frozen_parts(settings, checkpoint.n_layers),
             seed=settings.seed,
             max_length=settings.max_length,
         )

@@ -36,7 +36,7 @@ from mltools.model.training import (
     epoch_batches,
     run_epoch,
 )
-from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, read_labels
+from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, label_margins, margin_columns, read_labels
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
@@ -222,6 +222,7 @@ class _Sweep:
         self.full_error: float | None = None
         self.validity: Validity | None = None
         self.baseline_train_accuracy = 0.0
+        self.baseline_margins = np.empty(0, np.float32)
         self.not_learnt: list[Window] = []
         self.runner.applications = 0
 
@@ -294,7 +295,9 @@ class _Sweep:
         """Measure NOISY with nothing changed, from the kept states on."""
         everything = np.arange(len(self.encoded))
         self.model.eval()
-        predicted, _ = predictions(predict(self.runner, self.encoded, everything, None, self._forward))
+        logits = predict(self.runner, self.encoded, everything, None, self._forward)
+        predicted, _ = predictions(logits)
+        self.baseline_margins = label_margins(logits[self.split.noisy], self.labels, self.split.noisy)
         measured = self.split.measured
         self.baseline_train_accuracy = float((predicted == self.label)[measured].mean())
         counts = {"n_cut": self.encoded.n_cut, "n_unlabelled": self.examples.n_unlabelled}
@@ -417,6 +420,7 @@ class _Sweep:
             run=self.run,
             item_digest=item_digest(self.run, f"--layers {window}"),
             n_ties=ties,
+            **margin_columns(label_margins(logits[:n], self.labels, split.noisy), self.baseline_margins),
             **self.validity.columns(),
         )
 
@@ -424,7 +428,6 @@ class _Sweep:
         """Run the retrained model on noisy, held-out and (some) training rows, in this order."""
         self.model.eval()
         return predict(self.runner, self.encoded, self._measured_rows(), None, self._forward)
-        return predict(self.runner, self.encoded, self._all_rows(), None, self._forward)
 
 
 def items(run: Run) -> Iterator[WorkItem]:

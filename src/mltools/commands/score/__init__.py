@@ -23,7 +23,8 @@ class Settings:
 
     Reads window or layer records, scores the layers of each group (tool and tags) as mcog does, and writes one
     record for each tool and k: the mean share of the k best layers that are known ones (accuracy@k) with its 95 %
-    interval over groups and its chance level, and the mean reciprocal rank. Equal scores share their places.
+    interval over groups and its chance level, and the mean reciprocal rank; the share of the scores that the known
+    layers have, and how far the centre of gravity is from them. Equal scores share their places.
     """
 
     records: RecordsOperand = ()
@@ -37,6 +38,9 @@ class Settings:
         ),
     ] = (1, 2)
     value: LayerValues = ()
+    solved: Annotated[
+        bool, Flag("--solved", help="Score windows by the additive solution, as m_cog_solved, not by window means.")
+    ] = False
     per: Per = ()
     strict: Strict = False
     output: OutputOptions = OutputOptions()
@@ -57,6 +61,7 @@ SPEC = CommandSpec(
         "mltools score swap.jsonl grads.jsonl --truth 3-4",
         "cat control-*.jsonl | mltools score --truth planted --per model -k 1,2,3",
         "mltools score grads.jsonl --truth 3-4 --value score_l1_noisy,score_l1_difference",
+        "mltools score swap.jsonl --truth 3 --value label_margin_drop --solved",
     ),
     counted="records",
     check=_check,

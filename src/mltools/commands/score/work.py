@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from math import comb
 from typing import Any
 
+from mltools.analysis.additive import solve_additive
 from mltools.analysis.carried import Carried
+from mltools.analysis.layer_scores import centre_of_gravity
 from mltools.analysis.measured import Measured, measure_each
 from mltools.analysis.statistics import wilson
 from mltools.commands.score import Settings
@@ -26,6 +28,8 @@ class _Judged:
     accuracy: dict[int, list[float]] = field(default_factory=dict)
     chance: list[float] = field(default_factory=list)
     rank: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
+    centre_error: list[float] = field(default_factory=list)
     chance_rank: list[float] = field(default_factory=list)
     carried: Carried = field(default_factory=Carried)
 
@@ -59,7 +63,7 @@ def score(records: Iterable[Records], settings: Settings) -> Iterator[tuple[Scor
 
 def _judge(group: Measured, settings: Settings, total: _Judged) -> None:
     truth = _known_layers(group, settings.truth)
-    scores, n_layers = group.scores(), group.n_layers
+    scores, n_layers = _solved(group) if settings.solved else group.scores(), group.n_layers
     for k in settings.k:
         if k > n_layers:
             raise RowsError(f"{group.first.place}: {n_layers} layers, of which {k} cannot be the best; lower -k")
@@ -68,6 +72,19 @@ def _judge(group: Measured, settings: Settings, total: _Judged) -> None:
     total.chance.append(len(truth) / n_layers)
     total.rank.append(reciprocal_rank(scores, truth))
     total.chance_rank.append(reciprocal_rank([0.0] * n_layers, truth))
+    weights = [max(score, 0.0) for score in scores]
+    centre = centre_of_gravity(weights)
+    if centre is not None:
+        total.share.append(sum(weights[layer - 1] for layer in truth) / sum(weights))
+        total.centre_error.append(abs(centre - sum(truth) / len(truth)))
+
+
+def _solved(group: Measured) -> Sequence[float]:
+    found = solve_additive(group.values(), group.n_layers) if group.kind == "window" else None
+    if found is None or found.weights is None:
+        why = found.reason if found is not None else "layer records hold no windows; leave out --solved"
+        raise RowsError(f"{group.first.place}: {why}")
+    return found.weights
 
 
 def _tag(group: Measured, name: str) -> Any:
@@ -99,9 +116,15 @@ def _record(tool: str, k: int, total: _Judged) -> ScoreRecord:
         chance=sum(total.chance) / n,
         mean_reciprocal_rank=sum(total.rank) / n,
         chance_reciprocal_rank=sum(total.chance_rank) / n,
+        share=_mean(total.share),
+        centre_error=_mean(total.centre_error),
         valid=total.carried.valid,
         valid_reason=total.carried.valid_reason,
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def accuracy_at(scores: Sequence[float], truth: Sequence[int], k: int) -> float:

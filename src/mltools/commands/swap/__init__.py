@@ -12,6 +12,7 @@ from mltools.options import (
     Clean,
     ColumnOptions,
     DeviceOptions,
+    DonorIs,
     DryRun,
     Layers,
     MaxLength,
@@ -36,7 +37,8 @@ class Settings:
 
     Takes the blocks of each window from CLEAN and all else from NOISY, and writes one record a window: accuracy on
     noisy and on clean rows against `label`, the error (1 - noisy accuracy), and the share of noisy rows that revert
-    to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for.
+    to their original label. Rows are those that perturb wrote. No mixed model is written unless asked for. With
+    --positions, only the states of these tokens come from CLEAN's layers 1 to l, for every l: where is the memory read?
 
     NOISY and CLEAN are measured whole too: if NOISY has not memorised the noisy rows, or CLEAN is not its twin, records
     say so (valid=false), as does a warning; with --strict the status is 1 then.
@@ -47,6 +49,14 @@ class Settings:
     rows: RowsOperand = ()
     layers: Layers = ()
     part: PartName = "all"
+    positions: Annotated[
+        Literal["all", "pooled", "others"],
+        Flag(
+            "--positions",
+            metavar="WHAT",
+            help="Whose states CLEAN gives after layers 1 to l: all, the pooled token's, or the others'.",
+        ),
+    ] = "all"
     write: Annotated[
         Path | None,
         Flag(
@@ -58,10 +68,7 @@ class Settings:
         ),
     ] = None
     validity: ValidityOptions = ValidityOptions()
-    donor_is: Annotated[
-        Literal["clean", "other"],
-        Flag("--donor-is", metavar="WHAT", help="CLEAN is clean (NOISY's twin), or other: then it is not judged."),
-    ] = "clean"
+    donor_is: DonorIs = "clean"
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512
@@ -79,6 +86,8 @@ class Settings:
 def _check(settings: Settings, given: Collection[str]) -> None:
     if settings.write is not None and len(settings.layers) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
+    if settings.positions != "all" and (settings.write is not None or settings.resume is not None):
+        raise UsageError("--positions exchanges states, not blocks: leave out --write and --resume")
     if settings.offload and (settings.write is not None or settings.part != "all"):
         raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
 
@@ -90,6 +99,7 @@ SPEC = CommandSpec(
     examples=(
         "mltools swap noisy/ clean/ noisy.jsonl > swap.jsonl",
         "mltools swap noisy/ clean/ noisy.jsonl --layers 1-3 --write mixed/",
+        "mltools swap noisy/ clean/ noisy.jsonl --positions others > others.jsonl",
     ),
     check=_check,
     counted="windows",

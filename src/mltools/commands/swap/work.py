@@ -8,15 +8,16 @@ window is always measured (L more where it is not asked for), and CLEAN whole (L
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mltools import console
 from mltools.commands.swap import Settings
+from mltools.errors import CheckpointError, UsageError
 from mltools.io.columns import table_ids
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
@@ -24,15 +25,24 @@ from mltools.io.provenance import Provenance
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.anatomy import BlockStack, select_part
-from mltools.model.batches import Batch, Encoded
+from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.checks import check_mixture, self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE
-from mltools.model.runner import Recording
-from mltools.model.validity import Labels, PairValidity, judge_pair, read_labels, reverted, twins
+from mltools.model.validity import (
+    Labels,
+    PairValidity,
+    judge_pair,
+    label_margins,
+    margin_columns,
+    read_labels,
+    reverted,
+    with_twins,
+)
+from mltools.model.window_tree import patched_logits, window_logits
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
@@ -52,6 +62,7 @@ class SwapResult:
 
     `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits. `further` and `donor`
     are the predictions (rows,) of windows measured besides (NOISY unchanged, the full window), and of CLEAN whole.
+    `label_margin` are the rows' `label_margins` by windows, these and those besides.
     """
 
     windows: list[Window]
@@ -63,6 +74,7 @@ class SwapResult:
     labels: list[str] = field(default_factory=list)
     further: dict[Window, NDArray[np.int16]] = field(default_factory=dict)
     donor: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+    label_margin: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     validity: PairValidity | None = None
 
     def start(self, noisy: Checkpoint, windows: Sequence[Window], further: Sequence[Window], rows: int) -> None:
@@ -72,6 +84,7 @@ class SwapResult:
         self.windows, self.labels, self.layers, self.rows = list(windows), noisy.labels, noisy.n_layers, rows
         self.predicted = np.zeros((len(windows), rows), np.int16)
         self.margin = np.zeros((len(windows), rows), np.float32)
+        self.label_margin = np.zeros((len(windows) + len(further), rows), np.float32)
         noisy.runner.applications = 0
 
     @classmethod
@@ -116,6 +129,8 @@ def swap(
     examples.require_noisy()
     full = Window(tuple(range(1, noisy.n_layers + 1)))
     errors = finished_errors(done, noisy.n_layers, {"n_noisy": sum(examples.noisy), "run": run})
+    if settings.positions != "all":
+        windows = prefixes(windows, full, noisy)
     windows = [window for window in windows or all_windows(noisy.n_layers) if window not in errors]
     if not windows:
         return
@@ -128,13 +143,39 @@ def swap(
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
     clean.runner.applications = 0
-    rows = _predict(noisy, clean, donor, encoded, settings.batch_size, result)
+    rows = _predict(noisy, clean, donor, encoded, labels, settings.batch_size, settings.positions, result)
     with noisy.unchanged(), clean.unchanged():
         for _ in progress(rows, len(encoded)) if progress else rows:
             pass
     result.applications = sum(runner.applications for runner in {noisy.runner, clean.runner})
-    result.validity = _judge(noisy, clean, examples, labels, encoded.n_cut, settings, result)
-    yield from _records(labels, full, result, settings.part, errors, run)
+    found = judge_pair(
+        result.further[UNCHANGED],
+        result.donor,
+        labels,
+        settings.validity.min_noisy_accuracy,
+        (noisy.name, clean.name),
+        twin=settings.donor_is == "clean",
+        n_cut=encoded.n_cut,
+        n_unlabelled=examples.n_unlabelled,
+    )
+    result.validity = with_twins(found, noisy, clean) if settings.donor_is == "clean" else found
+    yield from _records(labels, full, result, settings, errors, run)
+
+
+def prefixes(windows: Sequence[Window], full: Window, noisy: Checkpoint) -> Sequence[Window]:
+    """Give the windows whose last states are exchanged at some positions: 1 to l, for every l or those asked for.
+
+    Raises:
+        UsageError: a window that does not start at layer 1.
+        CheckpointError: the head reads all positions.
+    """
+    if noisy.runner.pooling == "all":
+        raise CheckpointError(f"{noisy.name}: the head reads all positions, so --positions cannot tell one from others")
+    own = [Window(full.layers[:end]) for end in full.layers]
+    wrong = next((window for window in windows if window not in own), None)
+    if wrong is not None:
+        raise UsageError(f"--positions takes states after layers 1 to l: --layers 1-{wrong.end}, not {wrong}")
+    return windows or own
 
 
 def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
@@ -173,15 +214,19 @@ def _predict(
     clean: Checkpoint,
     donor: Checkpoint,
     encoded: Encoded,
+    labels: Labels,
     batch_size: int | None,
+    positions: str,
     result: SwapResult,
 ) -> Iterator[int]:
     """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done."""
     measured, further = [*result.windows, *result.further], list(result.further)
+    walk = window_logits if positions == "all" else partial(patched_logits, pooled=positions == "pooled")
     for batch in encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device):
         with torch.inference_mode():
             result.donor[batch.rows] = clean.runner.forward(batch).argmax(dim=1).cpu().numpy()
-        for index, logits in window_logits(noisy, donor, batch, measured):
+        for index, logits in walk(noisy, donor, batch, measured):
+            result.label_margin[index, batch.rows] = label_margins(logits.cpu().numpy(), labels, batch.rows)
             if index >= len(result.windows):
                 window = further[index - len(result.windows)]
                 result.further[window][batch.rows] = logits.argmax(dim=1).cpu().numpy()
@@ -192,53 +237,19 @@ def _predict(
         yield from (int(row) for row in batch.rows)
 
 
-def window_logits(
-    noisy: Checkpoint, clean: Checkpoint, batch: Batch, windows: Sequence[Window]
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield (index of the window, logits (batch, classes) in float32) for each window, in the order of the walk."""
-    with torch.inference_mode():
-        recording = noisy.runner.record(batch)
-        walk = _WindowTree(noisy, clean, recording)
-        members = [(index, frozenset(window.layers)) for index, window in enumerate(windows)]
-        for index, states in walk.visit(1, recording.states[0], members, unmodified=True):
-            yield index, noisy.runner.tail(recording, states).float()
-
-
-def _judge(
-    noisy: Checkpoint,
-    clean: Checkpoint,
-    examples: Examples,
-    labels: Labels,
-    n_cut: int,
-    settings: Settings,
-    result: SwapResult,
-) -> PairValidity:
-    names = (noisy.name, clean.name)
-    found = judge_pair(
-        result.further[UNCHANGED],
-        result.donor,
-        labels,
-        settings.validity.min_noisy_accuracy,
-        names,
-        twin=settings.donor_is == "clean",
-        n_cut=n_cut,
-        n_unlabelled=examples.n_unlabelled,
-    )
-    if settings.donor_is != "clean":
-        return found
-    are_twins, note = twins(noisy, clean)
-    if note is not None:
-        console.warn(f"no twins: {note}")
-    return replace(found, twins=are_twins)
-
-
 def _records(
-    labels: Labels, full: Window, result: SwapResult, part: str, earlier: Mapping[Window, float], run: str | None
+    labels: Labels,
+    full: Window,
+    result: SwapResult,
+    settings: Settings,
+    earlier: Mapping[Window, float],
+    run: str | None,
 ) -> Iterator[WindowRecord]:
     assert result.validity is not None
     columns, is_noisy = result.validity.columns(), labels.noisy
     predicted = {**dict(zip(result.windows, result.predicted, strict=True)), **result.further}
     hits = {window: found == labels.label for window, found in predicted.items()}
+    margins = dict(zip([*result.windows, *result.further], result.label_margin[:, is_noisy], strict=True))
     errors = {**earlier, **{window: 1 - _share(found[is_noisy]) for window, found in hits.items()}}
     if full in hits and _share(hits[full][~is_noisy]) < _share(hits[UNCHANGED][~is_noisy]) - BREAKS:
         console.warn(
@@ -253,7 +264,8 @@ def _records(
             width=window.width,
             layers=result.layers,
             window=str(window),
-            part=part,
+            part=settings.part,
+            positions=settings.positions,
             n_noisy=int(is_noisy.sum()),
             noisy_accuracy=_share(hits[window][is_noisy]),
             memorisation_error=errors[window],
@@ -264,47 +276,13 @@ def _records(
             run=run,
             item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
+            **margin_columns(margins[window], margins[UNCHANGED]),
             **columns,
         )
 
 
 def _share(hits: NDArray[np.bool_]) -> float:
     return float(hits.sum()) / len(hits)
-
-
-@dataclass
-class _WindowTree:
-    """Walks the tree of windows for one batch, depth first, holding one state a layer at most."""
-
-    noisy: Checkpoint
-    clean: Checkpoint
-    recording: Recording
-
-    def visit(
-        self, layer: int, states: Tensor, members: list[tuple[int, frozenset[int]]], *, unmodified: bool
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield (index of the window, states after the last block) of each member.
-
-        Args:
-            layer: the next block to apply.
-            states: what goes into it, the same for all members.
-            members: windows that agree below `layer`, as (index, layers).
-            unmodified: whether all blocks so far were NOISY's, so that the recorded states serve.
-        """
-        if layer > self.noisy.n_layers:
-            yield from ((index, states) for index, _ in members)
-            return
-        swapped = [member for member in members if layer in member[1]]
-        kept = [member for member in members if layer not in member[1]]
-        if kept:
-            after = self.recording.states[layer] if unmodified else self._apply(layer, states, self.noisy)
-            yield from self.visit(layer + 1, after, kept, unmodified=unmodified)
-        if swapped:
-            after = self._apply(layer, states, self.clean)
-            yield from self.visit(layer + 1, after, swapped, unmodified=False)
-
-    def _apply(self, layer: int, states: Tensor, source: Checkpoint) -> Tensor:
-        return self.noisy.runner.apply(self.recording, layer, states, source.stack.modules[layer - 1])
 
 
 def write_mixed(
@@ -358,14 +336,19 @@ def write_per_row(
 
 def items(run: Run) -> Iterator[WorkItem]:
     """List the windows asked for, with the cost of each alone."""
-    return plan(run.shape, parse_windows(run.settings.layers, run.shape.n_layers))
+    return plan(run.shape, _asked(run.settings, run.shape.n_layers))
+
+
+def _asked(settings: Settings, n_layers: int) -> list[Window]:
+    prefixes = [f"1-{end}" for end in range(1, n_layers + 1)] if settings.positions != "all" else ()
+    return parse_windows(settings.layers or prefixes, n_layers)
 
 
 def run(run: Run) -> Iterator[WindowRecord]:
     """Swap the windows asked for, and write what else is wanted of them."""
     settings: Settings = run.settings
     noisy, clean = run.model("noisy").open(), run.model("clean").open()
-    windows = run.chosen(parse_windows(settings.layers, noisy.n_layers), items)
+    windows = run.chosen(_asked(settings, noisy.n_layers), items)
     if not windows:
         return
     result = SwapResult.empty()
