@@ -35,7 +35,7 @@ class Settings:
 
     noisy: Noisy
     clean: Clean
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     nodes: Annotated[
         int, Flag("--nodes", metavar="N", numbers=whole(1, 256), help="Gauss-Legendre nodes on the path.")
     ] = 16

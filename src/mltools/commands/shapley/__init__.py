@@ -34,7 +34,7 @@ class Settings:
 
     noisy: Noisy
     clean: Clean
-    rows: RowsOperand = None
+    rows: RowsOperand = ()
     samples: Annotated[
         int | None,
         Flag(
