@@ -643,10 +643,8 @@ def test_dots_are_means_with_spreads_and_a_pivot_makes_axes(file: File) -> None:
     (panel,) = scatter.panels(read_records([file(rows)]), Asked(["dataset"], ["mcog"], pivot="setup"))
     assert isinstance(panel, Points) and panel.diagonal
     assert (panel.x_name, panel.y_name) == ("multi", "binary")
-    assert panel.dots == [
-        Dot("a", 4.0, 4.0, pytest.approx(2**0.5), pytest.approx(2**0.5)),
-        Dot("b", 5.0, 5.0, *[pytest.approx(2**0.5)] * 2),
-    ]
+    spread: Any = pytest.approx(2**0.5)
+    assert panel.dots == [Dot("a", 4.0, 4.0, spread, spread), Dot("b", 5.0, 5.0, spread, spread)]
     (plain,) = scatter.panels(read_records([file(rows)]), Asked(None, ["mcog"], "dataset", "setup"))
     assert isinstance(plain, Points) and [dot.series for dot in plain.dots] == ["a", "a", "b", "b"]
     for asked in (

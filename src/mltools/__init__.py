@@ -10,8 +10,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _COMMANDS = (
-    *("attribute", "centroid", "correlate", "decoy", "finetune", "generalise", "grads", "inspect", "mcog", "perturb"),
-    *("plot", "prepare", "probe", "retrain", "score", "shapley", "states", "swap", "windows"),
+    *("attribute", "centroid", "correlate", "decoy", "finetune", "generalise", "grads", "inspect", "mcog", "merge"),
+    *("perturb", "plot", "prepare", "probe", "retrain", "score", "shapley", "states", "swap", "windows"),
 )
 _ELSEWHERE = {
     "Results": "mltools.api",
