@@ -4,7 +4,7 @@ _mltools()
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= kind= option=
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid merge mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
+        COMPREPLY=($(compgen -W "prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
         return
     fi
     # --option=value comes as three words
@@ -54,6 +54,7 @@ _mltools()
         case $option in
         --target) words="label original_label" ;;
         --freeze) kind=none ;;
+        --train) kind=none ;;
         --aux) kind=file ;;
         --aux-text) kind=none ;;
         --aux-label) kind=none ;;
@@ -89,7 +90,24 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--target --freeze --train --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    decoy)
+        case $option in
+        --like) kind=file ;;
+        --kind) words="random drift head" ;;
+        --from) kind=file ;;
+        --progress) words="auto json none" ;;
+        --layers) kind=none ;;
+        --seed) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--like --kind --from --progress --layers --seed --device --threads --blocks -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -132,6 +150,7 @@ _mltools()
         ;;
     swap)
         case $option in
+        --positions) words="all pooled others" ;;
         --write) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
@@ -158,7 +177,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -227,6 +246,62 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    attribute)
+        case $option in
+        --nodes) kind=none ;;
+        --gap) kind=none ;;
+        --min-noisy-accuracy) kind=none ;;
+        --donor-is) words="clean other" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
+        --by) words="layer tensor" ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --per-row) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--nodes --gap --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --progress --by --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
+    shapley)
+        case $option in
+        --samples) kind=none ;;
+        --until) kind=none ;;
+        --min-noisy-accuracy) kind=none ;;
+        --donor-is) words="clean other" ;;
+        --id) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --progress) words="auto json none" ;;
+        --seed) kind=none ;;
+        --text) kind=none ;;
+        --label) kind=none ;;
+        --separator) kind=none ;;
+        --label-type) words="auto str" ;;
+        --max-length) kind=none ;;
+        --batch-size) kind=none ;;
+        --device) kind=none ;;
+        --threads) kind=none ;;
+        --blocks) kind=none ;;
+        --resume) kind=file ;;
+        --tag) kind=none ;;
+        -o|--out) kind=file ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--samples --until --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --progress --seed --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -365,7 +440,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--truth -k --value --per --strict --progress --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--truth -k --value --solved --per --strict --progress --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -410,7 +485,7 @@ _mltools()
         case $option in
         --progress) words="auto json none" ;;
         *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score tensor window work"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="attribution centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score shapley tensor window work"
            ;;
         esac
         ;;
@@ -426,7 +501,7 @@ _mltools()
         case $option in
         --progress) words="auto json none" ;;
         *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid merge mcog correlate score plot windows inspect schema completion help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help"
            ;;
         esac
         ;;
