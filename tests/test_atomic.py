@@ -195,8 +195,9 @@ def test_names_of_outputs(tmp_path: Path) -> None:
     for name in ("x", "x.jsonl", "x.NDJSON", "x.parquet"):
         check_outputs([Output("-o", tmp_path / name, RECORDS)], [], force=False)
     for name in ("x.csv", "x.json", "x.jsonl.bz2", "x.2024"):
-        assert "ends in .jsonl, .ndjson or .parquet" in refused(Output("-o", tmp_path / name, RECORDS))
-    assert "pipe into gzip" in refused(Output("-o", tmp_path / "x.jsonl.gz", RECORDS))
+        assert "ends in .jsonl, .ndjson, .jsonl.gz, .jsonl.zst, .ndjson.gz, .ndjson.zst, .csv or .parquet" in refused(
+            Output("-o", tmp_path / name, RECORDS)
+        )
     assert "ends in .parquet" in refused(Output("--per-row", tmp_path / "x", PARQUET, plain=False))
 
 

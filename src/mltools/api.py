@@ -15,7 +15,7 @@ from mltools.cli.registry import command_spec, command_work
 from mltools.errors import UsageError
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
-from mltools.io.writer import dump
+from mltools.io.lines import dump
 from mltools.run import Run
 from mltools.spec import CommandSpec, Operand, flatten
 

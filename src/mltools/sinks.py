@@ -35,7 +35,7 @@ class RecordSink(RecordWriter):
         """Write where the run's -o says."""
         out = Path(os.devnull) if run.silent else run.get("out")
         super().__init__(out, run.tags, keep_going=run.makes_more, replace=run.force)
-        self._run = run
+        self._run, self.kinds = run, list(run.spec.written.values())
         self._unfinished = contextlib.ExitStack()
 
     def __enter__(self) -> "RecordSink":

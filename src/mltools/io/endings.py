@@ -1,7 +1,6 @@
 """The endings that names of files have, by what is in them."""
 
 PARQUET = (".parquet",)
-RECORDS = (".jsonl", ".ndjson", *PARQUET)
+RECORDS = (".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst", ".ndjson.gz", ".ndjson.zst", ".csv", *PARQUET)
 TENSORS = (".safetensors",)
-PACKERS = {".gz": "gzip", ".zst": "zstd"}
 FIGURES = (".pdf", ".png", ".svg")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mltools.errors import UsageError
 from mltools.io.atomic import check_name, is_device
-from mltools.io.endings import PACKERS
 from mltools.io.provenance import foreign, is_checkpoint_file
 
 STDOUT = "-"
@@ -76,12 +75,13 @@ def _check_name(output: Output) -> None:
         raise UsageError(f"{option} {path}: an output has a name of its own; write to {path}/NAME")
     if str(path) == STDOUT:
         raise UsageError(f"{option} -: only records go to stdout; name a {'folder' if output.folder else 'file'}")
-    if is_device(path) or not output.endings or ending in output.endings or (output.plain and not ending):
+    if (
+        is_device(path)
+        or not output.endings
+        or path.name.lower().endswith(output.endings)
+        or (output.plain and not ending)
+    ):
         return
-    if ending in PACKERS:
-        raise UsageError(
-            f"{option} {path}: compressed files are read, not written; pipe into {PACKERS[ending]} instead"
-        )
     named = " or ".join(filter(None, (", ".join(output.endings[:-1]), output.endings[-1])))
     raise UsageError(f"{option} {path}: the name of such a file ends in {named}")
 

@@ -1,4 +1,4 @@
-"""Records read back, JSONL or Parquet, a block at a time."""
+"""Records read back, JSON lines, Parquet or CSV, a block at a time."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from mltools.errors import RowsError
 from mltools.io.rows import iter_blocks
 from mltools.io.source import Source
+from mltools.io.tables import record_cells
 
 R = TypeVar("R")
 
@@ -131,7 +132,7 @@ def read_records(
     """
     for path in list(paths) or ["-"]:
         source = path if isinstance(path, Source) else Source(path)
-        for block in iter_blocks(source):
+        for block in iter_blocks(source, record_cells):
             yield Records(source, block.numbers, block.values)
         if on_source is not None:
             on_source(source)

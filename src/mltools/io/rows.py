@@ -146,9 +146,9 @@ def _refuse_others(source: Source, block: Block) -> None:
         raise RowsError(f"{source.place(number)}: a {kind_name(value)}, not an object {{...}} with columns")
 
 
-def iter_rows(source: Source) -> Iterator[tuple[int, bytes | None, Values]]:
+def iter_rows(source: Source, cells: Cells = lambda column: None) -> Iterator[tuple[int, bytes | None, Values]]:
     """Yield (number from 1, JSON line or None, columns) of each row; else as `iter_blocks`."""
-    for block in iter_blocks(source):
+    for block in iter_blocks(source, cells):
         lines: Sequence[bytes | None] = block.lines or [None] * len(block.values)
         yield from zip(block.numbers, lines, block.values, strict=True)
 

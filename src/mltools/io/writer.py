@@ -1,18 +1,17 @@
-"""Records out: JSONL on stdout, or a file of JSONL or Parquet."""
+"""Records out: JSON lines on stdout, or a file whose form its name tells."""
 
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mltools.errors import UsageError
-from mltools.io.atomic import atomic_file
+from mltools.io.lines import dump
 from mltools.io.partial import Partial
-from mltools.io.provenance import KEY, Provenance
+from mltools.io.provenance import Provenance
 from mltools.io.stdout import write_json
+from mltools.io.tables import write_table
 
-ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 Tags = Mapping[str, str | int | float | bool]
 
 
@@ -20,7 +19,7 @@ class RecordWriter:
     """Writes records one by one to stdout or to a file; use as a context manager.
 
     JSONL on stdout: each record is one write, so that parallel appends do not mix, and appears at once.
-    A file (JSONL, or Parquet by its name) appears whole when the context ends without an error.
+    A file (JSON lines, Parquet or CSV, by its name) appears whole when the context ends without an error.
     """
 
     def __init__(
@@ -36,6 +35,7 @@ class RecordWriter:
         self._tags = dict(tags or {})
         self._rows: list[dict[str, Any]] = []
         self.provenance: Provenance | None = None
+        self.kinds: Sequence[type[Any]] = ()
         self.partial: Partial | None = None
         self.n = 0
 
@@ -44,7 +44,7 @@ class RecordWriter:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is None and self._out is not None:
-            write_table(self._out, self._rows, self.provenance, replace=self._replace)
+            write_table(self._out, self._rows, self.provenance, self.kinds, replace=self._replace)
 
     def write(self, record: Any) -> None:
         """Write one record (a dataclass or a dict)."""
@@ -60,23 +60,3 @@ class RecordWriter:
             self._rows.append(row)
             if self.partial is not None:
                 self.partial.append(dump(row))
-
-
-def dump(row: Mapping[str, Any]) -> bytes:
-    """Write a row as one JSON line; a NaN or infinity in it is a bug and raises ValueError."""
-    return ENCODER.encode(row).encode() + b"\n"
-
-
-def write_table(
-    path: Path, rows: list[dict[str, Any]], provenance: Provenance | None, *, replace: bool = False
-) -> None:
-    """Write rows to JSONL or Parquet (by the name), atomically, provenance in Parquet's metadata."""
-    with atomic_file(path, replace=replace) as temporary:
-        if path.suffix.lower() == ".parquet":
-            import polars as pl
-
-            metadata = {KEY: provenance.as_json()} if provenance else None
-            pl.DataFrame(rows, infer_schema_length=None).write_parquet(temporary, metadata=metadata)
-        else:
-            with temporary.open("wb") as stream:
-                stream.writelines(map(dump, rows))

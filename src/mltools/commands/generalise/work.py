@@ -18,8 +18,8 @@ from mltools.commands.generalise.merge import merge
 from mltools.errors import RowsError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
-from mltools.io.kinds import GeneralisationScoreRecord, HalfRecord
-from mltools.io.writer import write_table
+from mltools.io.kinds import GeneralisationRecord, GeneralisationScoreRecord, HalfRecord
+from mltools.io.tables import write_table
 from mltools.model.checks import self_check
 from mltools.model.classes import class_names
 from mltools.model.cost import Shape, WorkItem, training_layers
@@ -197,5 +197,5 @@ def _merge(run: Run) -> Iterator[tuple[GeneralisationScoreRecord, dict[str, Any]
     yield from ((group.score(), group.tags) for group in merged)
     if settings.per_row is not None:
         rows = [{**dataclasses.asdict(record), **group.tags} for group in merged for record in group.records()]
-        write_table(settings.per_row, rows, run.made_by("per_row"), replace=run.force)
+        write_table(settings.per_row, rows, run.made_by("per_row"), [GeneralisationRecord], replace=run.force)
     run.report(tasks=len(merged), rows=sum(len(group.rows) for group in merged))

@@ -15,8 +15,13 @@ from mltools.io.parquet import parquet_metadata
 from mltools.io.provenance import CHECKPOINT_FILE, KEY
 from mltools.io.rows import Values, iter_rows
 from mltools.io.source import STDIN, Source
+from mltools.io.tables import record_cells
 
-ROW_FILES = (".jsonl", ".parquet", ".jsonl.gz", ".jsonl.zst")
+ROW_FILES = tuple(
+    ending + packer
+    for ending in (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+    for packer in ("", ".gz", ".zst", ".bz2", ".xz")
+)
 TENSOR_FILES = (".safetensors",)
 MOST = 20
 TYPES: Mapping[type, str] = {
@@ -61,7 +66,7 @@ def inspect_file(name: str) -> FileRecord:
     if name == STDIN or name.endswith(ROW_FILES):
         return _lines(name)
     raise UsageError(
-        f"{name}: neither a checkpoint folder nor a file that ends in {', '.join(ROW_FILES)}, .safetensors or .json"
+        f"{name}: neither a checkpoint folder nor a file that ends in {', '.join(ROW_FILES[::5])}, .safetensors or .json"
     )
 
 
@@ -130,7 +135,7 @@ def _lines(name: str) -> FileRecord:
     columns: dict[str, Counter[str]] = {}
     found: _Rows | _Records | None = None
     n = 0
-    for _, _, values in iter_rows(source):
+    for _, _, values in iter_rows(source, record_cells):
         n += 1
         found = found or (_Records() if isinstance(values.get("tool"), str) else _Rows())
         found.add(values)

@@ -27,6 +27,7 @@ from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
 from mltools.io.inputs import Rows
+from mltools.io.lines import PARQUET, is_lines, open_lines
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
 from mltools.io.rows import Block, RawRow, Values, json_preview
 from mltools.io.stdout import write_json
@@ -320,33 +321,38 @@ CHUNK_ROWS = 4096
 
 
 class RowSink:
-    """Takes blocks of rows: to stdout as they come, or to a file of JSON lines or Parquet that appears whole."""
+    """Takes blocks of rows: to stdout as they come, or to a file of JSON lines, Parquet or CSV that appears whole."""
 
     def __init__(self, run: Run) -> None:
         """Write where the run's -o says."""
         self._run, self._out = run, run.get("out")
         self._stack = contextlib.ExitStack()
-        self._kept: list[Values] = []
+        self._kept: list[Any] = []
         self.n = 0
 
     def __enter__(self) -> "RowSink":
         self._write: Callable[[bytes], object] = write_json
-        if not to_stdout(self._out) and self._out.suffix.lower() != ".parquet":
-            self._write = self._stack.enter_context(
-                self._stack.enter_context(atomic_file(self._out, replace=self._run.force)).open("wb")
-            ).write
+        self._keeps = not to_stdout(self._out) and not is_lines(self._out)
+        if not to_stdout(self._out) and not self._keeps:
+            path = self._stack.enter_context(atomic_file(self._out, replace=self._run.force))
+            self._write = self._stack.enter_context(open_lines(path, self._out)).write
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is None and not to_stdout(self._out) and self._out.suffix.lower() == ".parquet":
-            run = self._run
-            write_parquet_rows(self._out, self._kept, run.input("rows"), run.provenance, replace=run.force)
+        if kind is None and self._keeps:
+            run, path = self._run, self._out
+            if path.suffix.lower() == PARQUET:
+                write_parquet_rows(path, self._kept, run.input("rows"), run.provenance, replace=run.force)
+            else:
+                from mltools.io.tables import write_table
+
+                write_table(path, in_python([self._kept]), None, replace=run.force)
         self._stack.__exit__(kind, error, trace)
 
     def write(self, block: bytes | list[Values]) -> None:
         """Write some rows."""
-        if not to_stdout(self._out) and self._out.suffix.lower() == ".parquet":
-            self._kept += one_by_one(iter([block]))  # type: ignore[arg-type]
+        if self._keeps:
+            self._kept += one_by_one(iter([block]))
             return
         for lines in [block] if isinstance(block, bytes) else _lines(block):
             self._write(lines)
