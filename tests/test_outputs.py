@@ -105,8 +105,8 @@ def test_k7_four_runs_at_once_with_one_name(shell: Shell, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("swap A B ROWS -o x.csv", "-o x.csv: the name of such a file ends in"),
-        ("swap A B ROWS -o x.jsonl.gz", "pipe into gzip"),
+        ("swap A B ROWS -o x.txt", "-o x.txt: the name of such a file ends in"),
+        ("swap A B ROWS -o x.csv.gz", "-o x.csv.gz: the name"),
         ("swap A B ROWS --per-row x.csv", "--per-row x.csv"),
         ("centroid S --per-row x", "--per-row x: the name of such a file ends in .parquet"),
         ("generalise A --merge --per-row x.txt", "--per-row x.txt"),

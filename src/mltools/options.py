@@ -277,7 +277,7 @@ Out = Annotated[
         steers=False,
         default="stdout",
         writes=Writes(RECORDS),
-        help="Output file, .jsonl or .parquet.",
+        help="Output file: .jsonl (.gz, .zst), .parquet or .csv.",
     ),
 ]
 Force = Annotated[bool, Flag("--force", steers=False, help="Overwrite outputs that exist.")]

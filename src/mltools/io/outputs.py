@@ -70,17 +70,13 @@ def is_taken(path: Path) -> bool:
 
 
 def _check_name(output: Output) -> None:
-    option, path, ending = output.option, output.path, output.path.suffix.lower()
+    option, path = output.option, output.path
     if path.name in ("", ".."):
         raise UsageError(f"{option} {path}: an output has a name of its own; write to {path}/NAME")
     if str(path) == STDOUT:
         raise UsageError(f"{option} -: only records go to stdout; name a {'folder' if output.folder else 'file'}")
-    if (
-        is_device(path)
-        or not output.endings
-        or path.name.lower().endswith(output.endings)
-        or (output.plain and not ending)
-    ):
+    fits = path.name.lower().endswith(output.endings) or (output.plain and not path.suffix)
+    if is_device(path) or not output.endings or fits:
         return
     named = " or ".join(filter(None, (", ".join(output.endings[:-1]), output.endings[-1])))
     raise UsageError(f"{option} {path}: the name of such a file ends in {named}")

@@ -11,9 +11,8 @@ import json
 import math
 import types
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
@@ -57,7 +56,8 @@ def write_table(
             if path.suffix.lower() == CSV:
                 file.write(_csv(rows, kinds))
             else:
-                file.writelines(map(dump, rows))
+                for row in rows:
+                    file.write(dump(row))
 
 
 # -- Parquet ------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def records_table(rows: Sequence[dict[str, Any]], kinds: Sequence[type[Any]]) ->
 
 
 def _declared(rows: Sequence[dict[str, Any]], kinds: Sequence[type[Any]]) -> dict[str, Any]:
-    """Give the columns that the records' kinds declare, with their types; those of the first kind where none is there."""
+    """Give the columns that the records' kinds declare, with their types; of no records, those of the first kind."""
     found = {_kind(names, kinds) for names in {tuple(row): None for row in rows}} - {None} or {*kinds[:1]}
     return {name: hint for kind in kinds if kind in found for name, hint in _hints(kind).items()}
 
@@ -88,10 +88,14 @@ def _kind(names: Sequence[str], kinds: Sequence[type[Any]]) -> type[Any] | None:
     return max(shared, key=lambda kind: shared[kind], default=None)
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+def _hints(kind: Any) -> dict[str, Any]:
+    if kind not in _HINTS:
+        hints = get_type_hints(kind)
+        _HINTS[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _HINTS[kind]
+
+
+_HINTS: dict[Any, dict[str, Any]] = {}
 
 
 def _column(values: list[Any], hint: Any) -> Any:
@@ -116,7 +120,7 @@ def arrow_type(hint: Any) -> Any:
     if origin is list:
         return pa.list_(arrow_type(arguments[0]))
     if dataclasses.is_dataclass(hint):
-        return pa.struct([(name, arrow_type(each)) for name, each in _hints(cast(type[Any], hint)).items()])
+        return pa.struct([(name, arrow_type(each)) for name, each in _hints(hint).items()])
     return plain.get(hint, pa.string())
 
 
@@ -124,7 +128,10 @@ def _tag(name: str, values: list[Any]) -> Any:
     """Make a tag a column of one type, that of its first value; numbers are whole only where all are."""
     import pyarrow as pa
 
-    found = {type(value): value for value in reversed(values) if value is not None}
+    found: dict[type, Any] = {}
+    for value in values:
+        if value is not None:
+            found.setdefault(type(value), value)
     if found.keys() == {int, float}:
         return pa.array(values, pa.float64())
     if len(found) > 1:
@@ -179,7 +186,6 @@ def _text_columns() -> frozenset[str]:
     hints: dict[str, set[bool]] = {}
     for kind in record_kinds().values():
         for name, hint in _hints(kind).items():
-            hints.setdefault(name, set()).add(
-                {*(get_args(hint) or [hint])} <= {str, type(None)} or get_origin(hint) is Literal
-            )
+            is_text = {*(get_args(hint) or [hint])} <= {str, type(None)} or get_origin(hint) is Literal
+            hints.setdefault(name, set()).add(is_text)
     return frozenset(name for name, texts in hints.items() if texts == {True})

@@ -17,11 +17,8 @@ from mltools.io.rows import Values, iter_rows
 from mltools.io.source import STDIN, Source
 from mltools.io.tables import record_cells
 
-ROW_FILES = tuple(
-    ending + packer
-    for ending in (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-    for packer in ("", ".gz", ".zst", ".bz2", ".xz")
-)
+FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+ROW_FILES = tuple(form + packer for form in FORMATS for packer in ("", ".gz", ".zst", ".bz2", ".xz"))
 TENSOR_FILES = (".safetensors",)
 MOST = 20
 TYPES: Mapping[type, str] = {
@@ -65,9 +62,8 @@ def inspect_file(name: str) -> FileRecord:
         return _provenance(name)
     if name == STDIN or name.endswith(ROW_FILES):
         return _lines(name)
-    raise UsageError(
-        f"{name}: neither a checkpoint folder nor a file that ends in {', '.join(ROW_FILES[::5])}, .safetensors or .json"
-    )
+    endings = ", ".join((*FORMATS, *TENSOR_FILES))
+    raise UsageError(f"{name}: neither a checkpoint folder nor a file that ends in {endings} or .json")
 
 
 def find_provenance(name: str) -> dict[str, Any] | None:
