@@ -136,6 +136,68 @@ def test_duckdb_reads_records(swept: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [layer for layer, _ in rows] == [1, 2, 3, 4]
 
 
+def test_miller_reads_records(shell: Shell, swept: Path) -> None:
+    needs("mlr")
+    done = shell(f"{EXAMPLES}/read-records-miller.sh swap.jsonl", swept)
+    rows = [line.split() for line in done.out.splitlines()]
+    assert rows[0] == ["tool", "width", "memorisation_error_mean", "memorisation_error_count"]
+    assert [row[1] for row in rows[1:]] == ["4", "3", "2", "1"] and [row[3] for row in rows[1:]] == ["1", "2", "3", "4"]
+    records = [json.loads(line) for line in (swept / "swap.jsonl").read_text().splitlines()]
+    errors = [record["memorisation_error"] for record in records if record["width"] == 2]
+    assert float(rows[3][2]) == pytest.approx(sum(errors) / 3)
+
+
+def test_the_best_windows_are_kept(shell: Shell, swept: Path) -> None:
+    needs("jq")
+    found = shell(f"{EXAMPLES}/top-windows.sh 3 < swap.jsonl", swept).records
+    records = [json.loads(line) for line in (swept / "swap.jsonl").read_text().splitlines()]
+    best = sorted(records, key=lambda record: (-record["memorisation_error"], record["width"], record["start"]))
+    assert found == best[:3]
+
+
+def test_named_pipes(shell: Shell, swept: Path, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    done = shell(f"{EXAMPLES}/pipes.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} kept.jsonl", tmp_path, timeout=60)
+    assert done.code == 0 and not done.err
+    assert re.search(r"width +1 +2 +3 +4\n", done.out)
+    assert windows_of((tmp_path / "kept.jsonl").read_text()) == WINDOWS
+    files = shell("mltools mcog -q kept.jsonl", tmp_path).out
+    assert done.out.endswith(files) and json.loads(files)["m_cog"]
+
+
+SEEDS = {"noisy-1", "clean-1", "noisy-1.jsonl", "swap-1.jsonl", "mcog.jsonl"}
+
+
+def test_make(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
+    """A sweep with make; what is made is not made again, and a command that fails leaves nothing that looks made."""
+    needs("make")
+    words = f"ROWS={EXAMPLES}/questions.jsonl MODEL={tiny('bert')} SEEDS=1 TRAIN='--epochs 1 --batch-size 64'"
+    make = f"make -f {EXAMPLES}/sweep.mk {words}"
+    failed = shell(f"{make} READ='--max-length 0' swap-1.jsonl", tmp_path)
+    assert failed.code == 2 and not (tmp_path / "swap-1.jsonl").exists() and (tmp_path / "noisy-1.jsonl").exists()
+    done = shell(make, tmp_path)
+    assert done.code == 0, done.err
+    assert {path.name for path in tmp_path.iterdir()} >= SEEDS
+    assert json.loads((tmp_path / "mcog.jsonl").read_text())["seed"] == 1
+    (tmp_path / "swap-1.jsonl").unlink()
+    broken = shell(f"{make} READ=--nonsense", tmp_path)
+    assert broken.code == 2 and "Deleting file" in broken.err and not (tmp_path / "swap-1.jsonl").exists()
+    again = shell(make, tmp_path)
+    assert again.code == 0 and "finetune" not in again.out and "mltools swap" in again.out
+
+
+@pytest.mark.slow
+def test_snakemake(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
+    """The same sweep with Snakemake, from two seeds; what is made is not made again."""
+    needs("snakemake")
+    config = f"rows={EXAMPLES}/questions.jsonl model={tiny('bert')} seeds=[1,2]"
+    run = f"snakemake -s {EXAMPLES}/Snakefile --cores 2 --config {config} 'train=--epochs 1 --batch-size 64'"
+    done = shell(run, tmp_path)
+    assert done.code == 0, done.err
+    assert {path.name for path in tmp_path.iterdir()} >= SEEDS | {"swap-2.jsonl"}
+    assert [json.loads(line)["seed"] for line in (tmp_path / "mcog.jsonl").read_text().splitlines()] == [1, 2]
+    assert "Nothing to be done" in shell(run, tmp_path).err
+
+
 @pytest.mark.slow
 def test_tensorboard_shows_epochs(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="no tensorboard here: pip install tensorboard")
