@@ -3,7 +3,7 @@
 #
 #   examples/pipes.sh NOISY CLEAN ROWS RECORDS
 #
-# Keeps the records in RECORDS, prints the heat map, then the centre of gravity.
+# Keeps the records in RECORDS, prints the heat map, then the centre of gravity. ROWS may be a named pipe too.
 set -euo pipefail
 
 noisy=$1 clean=$2 rows=$3 records=$4
@@ -15,7 +15,7 @@ mltools swap "$noisy" "$clean" "$rows" --quiet | tee "$records" "$pipes/heat" > 
 sweep=$!
 mltools mcog "$pipes/cog" --quiet > "$pipes/answer" &
 cog=$!
-mltools plot heatmap "$pipes/heat"
+mltools plot heatmap "$pipes/heat" --quiet
 wait "$sweep"
 wait "$cog"
 cat "$pipes/answer"

@@ -156,7 +156,9 @@ def test_the_best_windows_are_kept(shell: Shell, swept: Path) -> None:
 
 
 def test_named_pipes(shell: Shell, swept: Path, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    done = shell(f"{EXAMPLES}/pipes.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} kept.jsonl", tmp_path, timeout=60)
+    words = f"{tiny('bert', 1)} {tiny('bert', 2)} rows kept.jsonl"
+    script = f"mkfifo rows; cat {noisy_rows} > rows & {EXAMPLES}/pipes.sh {words}"
+    done = shell(script, tmp_path, timeout=60)
     assert done.code == 0 and not done.err
     assert re.search(r"width +1 +2 +3 +4\n", done.out)
     assert windows_of((tmp_path / "kept.jsonl").read_text()) == WINDOWS
@@ -178,7 +180,8 @@ def test_make(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert {path.name for path in tmp_path.iterdir()} >= SEEDS
     assert json.loads((tmp_path / "mcog.jsonl").read_text())["seed"] == 1
-    (tmp_path / "swap-1.jsonl").unlink()
+    for name in ("swap-1.jsonl", "mcog.jsonl"):
+        (tmp_path / name).unlink()
     broken = shell(f"{make} READ=--nonsense", tmp_path)
     assert broken.code == 2 and "Deleting file" in broken.err and not (tmp_path / "swap-1.jsonl").exists()
     again = shell(make, tmp_path)
