@@ -7,7 +7,7 @@ function here, with what such work needs beside it; all is loaded when it is fir
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _COMMANDS = (
     *("attribute", "centroid", "correlate", "decoy", "finetune", "generalise", "grads", "inspect", "mcog", "merge"),
