@@ -6,8 +6,8 @@ is tried in a child forked before mltools is imported, whose sys.path begins wit
 run on the code as it is. Ends with 1 if one fails then, or if fewer than 95 % of the changes make one fail; a change
 whose line was rewritten since makes none fail, until it is rewritten too (or taken out, if it means nothing now).
 
---fixed   only the ten that the default suite tries, without the tests on the code as it is, which it runs anyway
---check   try none, but see that 95 % and all fixed ones can be tried
+--fixed   only the ten that the default suite tries, less those out of date, and no tests on the code as it is
+--check   try none, but see that 95 % can be tried
 --jobs N  children at a time (default: one a processor)
 --verbose say what pytest said of those that lived
 WORD      only changes whose file or description holds it
@@ -156,11 +156,11 @@ def main(arguments: list[str]) -> int:
         print(f"out of date {stale.file}: {stale.wrong} ({why})")
     if options.check:
         print(f"{len(mutants) - len(old)} of {len(mutants)} can be tried")
-        return int(len(old) > (1 - ENOUGH) * len(mutants) or any(mutant.fixed for mutant in old))
+        return int(len(old) > (1 - ENOUGH) * len(mutants))
     chosen = [
         mutant
         for mutant in mutants
-        if (mutant.fixed or not options.fixed)
+        if (mutant.fixed and mutant not in old if options.fixed else True)
         and (not options.words or any(word in f"{mutant.file} {mutant.wrong}" for word in options.words))
     ]
     tried, killed, sound = len(chosen), 0, True

@@ -19,4 +19,6 @@ def test_they_can_be_tried() -> None:
 
 
 def test_the_fixed_ones_die() -> None:
-    assert "killed 10 of 10" in mutants("--fixed", "--verbose", "--jobs", "2")
+    """Ten, less those out of date."""
+    killed, tried = mutants("--fixed", "--verbose", "--jobs", "2").split()[-3::2]
+    assert killed == tried and int(tried) >= 8
