@@ -5,6 +5,7 @@ _mltools()
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         COMPREPLY=($(compgen -W "prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
+        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot report windows inspect schema completion help --version -h --help" -- "$cur"))
         return
     fi
     # --option=value comes as three words
@@ -462,6 +463,16 @@ _mltools()
            ;;
         esac
         ;;
+    report)
+        case $option in
+        --progress) words="auto json none" ;;
+        --by) kind=none ;;
+        -o|--out) kind=none ;;
+        --provenance) kind=file ;;
+        *) [[ $cur == -* ]] && words="--strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+           ;;
+        esac
+        ;;
     windows)
         case $option in
         --width) kind=none ;;
@@ -502,6 +513,7 @@ _mltools()
         --progress) words="auto json none" ;;
         *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot report windows inspect schema completion help"
            ;;
         esac
         ;;

@@ -81,6 +81,7 @@ CASES: dict[str, Case] = {
     "correlate": Case("swap.jsonl grads.jsonl --value score --on layer"),
     "score": Case("grads.jsonl --truth 2"),
     "plot": Case("layers grads.jsonl", files=("-o OUT.svg", "-o OUT.png")),
+    "report": Case("swap.jsonl grads.jsonl", files=("-o OUT.html",)),
     "windows": Case("6"),
     "inspect": Case(
         "noisy.jsonl --json",

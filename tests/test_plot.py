@@ -18,7 +18,7 @@ from mltools.drawing import centroid, events, heatmap, maxima, probe, scatter, s
 from mltools.drawing import layers as layer_bars
 from mltools.drawing.figure import FigureStyle, make_figure, matplotlib_settings
 from mltools.drawing.grouped import Asked
-from mltools.drawing.panels import Bars, Columns, Dot, Grid, Lines, Marks, Points
+from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Points
 from mltools.drawing.text import TextStyle, draw_text, is_dark
 from mltools.errors import RowsError, UsageError
 from mltools.io.records import read_records
@@ -643,8 +643,8 @@ def test_dots_are_means_with_spreads_and_a_pivot_makes_axes(file: File) -> None:
     (panel,) = scatter.panels(read_records([file(rows)]), Asked(["dataset"], ["mcog"], pivot="setup"))
     assert isinstance(panel, Points) and panel.diagonal
     assert (panel.x_name, panel.y_name) == ("multi", "binary")
-    spread: Any = pytest.approx(2**0.5)
-    assert panel.dots == [Dot("a", 4.0, 4.0, spread, spread), Dot("b", 5.0, 5.0, spread, spread)]
+    assert [(dot.series, dot.x, dot.y) for dot in panel.dots] == [("a", 4.0, 4.0), ("b", 5.0, 5.0)]
+    assert all(dot.x_sd == dot.y_sd == pytest.approx(2**0.5) for dot in panel.dots)
     (plain,) = scatter.panels(read_records([file(rows)]), Asked(None, ["mcog"], "dataset", "setup"))
     assert isinstance(plain, Points) and [dot.series for dot in plain.dots] == ["a", "a", "b", "b"]
     for asked in (

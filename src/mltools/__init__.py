@@ -11,7 +11,7 @@ __version__ = "0.2.0"
 
 _COMMANDS = (
     *("attribute", "centroid", "correlate", "decoy", "finetune", "generalise", "grads", "inspect", "mcog", "merge"),
-    *("perturb", "plot", "prepare", "probe", "retrain", "score", "shapley", "states", "swap", "windows"),
+    *("perturb", "plot", "prepare", "probe", "report", "retrain", "score", "shapley", "states", "swap", "windows"),
 )
 _ELSEWHERE = {
     "Results": "mltools.api",

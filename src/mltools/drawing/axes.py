@@ -48,7 +48,7 @@ def draw_panel(axes: "Axes", panel: Panel, styles: Mapping[str, int], size: Size
 
 
 def share_scales(every: Sequence["Axes"]) -> None:
-    """Give axes of the same measure the same ends, and leave out the numbers that a neighbour shows."""
+    """Give axes of the same measure the same ends."""
     for name in dict.fromkeys(axes.get_ylabel() for axes in every):
         same = [axes for axes in every if axes.get_ylabel() == name]
         for get, put in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
@@ -57,10 +57,16 @@ def share_scales(every: Sequence["Axes"]) -> None:
             low, high = min(map(min, ends)), max(map(max, ends))
             for axes in same:
                 getattr(axes, put)(*((high, low) if falls else (low, high)))
+
+
+def label_outer(every: Sequence["Axes"]) -> None:
+    """Leave out the names and numbers that a neighbour shows; the lowest of each column keeps its own."""
     last = {axes.get_subplotspec().colspan.start: axes for axes in every}  # type: ignore[union-attr]
     for axes in every:
+        name = axes.get_xlabel()
         axes.label_outer()
         if last[axes.get_subplotspec().colspan.start] is axes:  # type: ignore[union-attr]
+            axes.set_xlabel(name)
             axes.tick_params(axis="x", labelbottom=True)
 
 
@@ -71,7 +77,10 @@ def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
 
     values = [_filled(row) for row in grid.cells]
     colors = "RdBu_r" if grid.unit == "signed" else "viridis"
-    image = axes.imshow(values, cmap=colors, vmin=grid.low, vmax=grid.high, aspect="auto")
+    ends = [[i - 0.5 for i in range(n + 1)] for n in (len(grid.columns), len(grid.rows))]
+    look: dict[str, Any] = {"cmap": colors, "vmin": grid.low, "vmax": grid.high, "linewidth": 0}
+    image = axes.pcolormesh(*ends, values, antialiased=False, **look)  # not imshow, whose pixels viewers of SVG blur
+    axes.invert_yaxis()
     if own_bar:
         scale = PercentFormatter(1) if grid.unit == "share" else None
         axes.figure.colorbar(image, ax=axes, label=grid.value_name, format=scale)

@@ -129,7 +129,7 @@ def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from mltools.drawing.axes import draw_panel, share_scales
+    from mltools.drawing.axes import draw_panel, label_outer, share_scales
 
     layout = _facets(panels, style) if style.facet else _side_by_side(panels, style)
     (down, across), (width, height) = layout.size, layout.panel
@@ -150,6 +150,8 @@ def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> 
     if style.facet:
         share_scales(drawn)
     _name_axes(figure, drawn, layout, style)
+    if style.facet:
+        label_outer(drawn)
     _row_names(spots, layout, style)
     if layout.title:
         figure.suptitle(_wrapped(layout.title, width * across, style))
@@ -269,26 +271,23 @@ def _shrunk(size: tuple[float, float], panels: Sequence[Panel], style: FigureSty
         return size
     own = style.width / across
     named = any(isinstance(panel, Marks | Points) for panel in panels)
-    return own, size[1] if named else min(size[1], max(0.8 * own, 8 * LINE * style.font_size / POINTS))
+    return own, size[1] if named else min(size[1], max(0.9 * own, 8 * LINE * style.font_size / POINTS))
 
 
 # -- names --------------------------------------------------------------------------------------------
 def _name_axes(figure: "Figure", drawn: Sequence[Any], layout: Layout, style: FigureStyle) -> None:
     """Name the axes of each panel in lines that fit; those of facets once for all, where they are the same."""
-    (down, across), (width, height) = layout.size, layout.panel
+    down, (width, height) = layout.size[0], layout.panel
     if not style.facet:
         figure.draw_without_rendering()  # so that the height is known that names of ticks leave
         height = min(axes.get_window_extent().height for axes in drawn) / figure.dpi + 0.7
-    for direction, room, n, name_all in (
-        ("x", width, across, figure.supxlabel),
-        ("y", height, down, figure.supylabel),
-    ):
-        names = [getattr(axes, f"get_{direction}label")() for axes in drawn]
-        once = bool(style.facet) and len(set(names)) == 1
-        if once:
-            name_all(_wrapped(names[0], room * n, style), fontsize=style.font_size)
-        for axes, name in zip(drawn, names, strict=True):
-            getattr(axes, f"set_{direction}label")("" if once else _wrapped(name, room - 0.7, style))
+    names = {axes.get_ylabel() for axes in drawn}
+    once = bool(style.facet) and len(names) == 1
+    if once:
+        figure.supylabel(_wrapped(names.pop(), height * down, style), fontsize=style.font_size)
+    for axes in drawn:
+        axes.set_xlabel(_wrapped(axes.get_xlabel(), width - (0.2 if style.facet else 0.7), style))
+        axes.set_ylabel("" if once else _wrapped(axes.get_ylabel(), height - 0.7, style))
 
 
 def _row_names(spots: Any, layout: Layout, style: FigureStyle) -> None:

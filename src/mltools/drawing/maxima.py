@@ -18,15 +18,17 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     """
     groups = measured(records, asked)
     keys = [without(group.key, asked.overlay) for group in groups]
-    categories = dict(zip(keys, short_names(keys), strict=True))
-    names = list(dict.fromkeys(categories.values()))
+    names = short_names(keys)
+    if not asked.overlay:
+        names = [marked(name, group.carried) for name, group in zip(names, groups, strict=True)]
+    categories = list(dict.fromkeys(names))
     dots = []
-    for key, group in zip(keys, groups, strict=True):
+    for name, group in zip(names, groups, strict=True):
         largest = group.max_single_layer
         if largest is None:
             raise RowsError(f"{group.first.place}: not each layer has a window of its own in its group; run --width 1")
-        series = overlaid(group.key, asked.overlay) if asked.overlay else ""
-        dots.append(Dot(marked(series, group.carried), float(names.index(categories[key])), largest))
+        series = marked(overlaid(group.key, asked.overlay), group.carried) if asked.overlay else ""
+        dots.append(Dot(series, float(categories.index(name)), largest))
     value = asked.values[0] if asked.values else "memorisation error"
     said = validity(Carried().join(group.carried for group in groups))
-    return [Points("", "", f"largest {value.replace('_', ' ')} of one layer", dots, names, **said)]
+    return [Points("", "", f"largest {value.replace('_', ' ')} of one layer", dots, categories, **said)]

@@ -1,0 +1,110 @@
+"""Sort records by kind, draw each kind, and write the page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from mltools.analysis.layer_scores import mcog
+from mltools.commands.report.page import Page
+from mltools.drawing.figure import check_matplotlib, draw_svg
+from mltools.drawing.grouped import Asked
+from mltools.errors import MltoolsError, RowsError
+from mltools.io.atomic import atomic_file
+from mltools.io.records import Records
+from mltools.io.stdout import write_stdout
+from mltools.run import Run
+from mltools.sinks import to_stdout
+
+KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "start": ("Windows", "window", ("heatmap", "maxima")),
+    "noisy_mean": ("Centroid analysis", "centroid", ("centroid",)),
+    "event": ("Events", "event", ("events",)),
+    "m_cog": ("Centres of gravity", "cog", ("events",)),
+    "correlation": ("Correlations", "correlation", ("matrix",)),
+    "mean_reciprocal_rank": ("Accuracy where the layers are known", "score", ("score",)),
+    "f1": ("Probes", "probe", ("probe",)),
+    "score": ("Layer scores", "layer", ("layers",)),
+    "learning_rate": ("Training", "epoch", ()),
+}
+"""Title, name and pictures of the records that have a column; the first that they have counts."""
+WEIGHED = ("window", "layer", "probe")
+MOST_PANELS = 24
+
+
+def run(run: Run) -> Iterator[str]:
+    """Yield the page."""
+    check_matplotlib()
+    kinds: dict[str, list[Records]] = {}
+    for block in run.records():
+        for part in block.by_columns():
+            key = next((column for column in KINDS if column in part.values[0]), "")
+            kinds.setdefault(key, []).append(part)
+    if not kinds:
+        raise RowsError("no records came in")
+    page = Page(run.provenance)
+    for key, parts in sorted(kinds.items(), key=lambda item: [*KINDS, ""].index(item[0])):
+        title, name, pictures = KINDS.get(key, ("Other records", "other", ()))
+        page.section(title)
+        for picture in pictures:
+            _draw(page, picture, parts, run.settings.by)
+        if name in WEIGHED:
+            _try(page, "centres of gravity", lambda parts=parts: _weigh(page, parts, run.settings.by))  # type: ignore[misc]
+        page.table([record.values for part in parts for record in part])
+    if page.invalid:
+        reasons = ", ".join(sorted(page.reasons)) or "no reason given"
+        message = f"invalid ({reasons}): {page.invalid} of {page.records} records have valid=false"
+        run.invalid(message, strict=run.settings.strict, marks="the page marks them")
+    yield page.text()
+
+
+def _draw(page: Page, picture: str, parts: Sequence[Records], by: Sequence[str] | None) -> None:
+    def draw() -> None:
+        panels = import_module(f"mltools.drawing.{picture}").panels(iter(parts), Asked(by))
+        more = f"{MOST_PANELS} of {len(panels)} panels; mltools plot {picture} draws all" * (len(panels) > MOST_PANELS)
+        page.picture(picture, draw_svg(panels[:MOST_PANELS]), more)
+
+    _try(page, picture, draw)
+
+
+def _weigh(page: Page, parts: Sequence[Records], by: Sequence[str] | None) -> None:
+    page.table([{**vars(record), **tags} for record, tags in mcog(iter(parts), by)], "Centres of gravity")
+
+
+def _try(page: Page, what: str, make: Callable[[], None]) -> None:
+    """Make a part of the page; where records do not give it, say why instead."""
+    try:
+        make()
+    except MltoolsError as error:
+        page.lacks(what, str(error))
+
+
+class PageSink:
+    """Takes the page: for stdout, or a file that appears whole."""
+
+    def __init__(self, run: Run) -> None:
+        """Write where the run's -o says."""
+        self._run, self._out = run, run.get("out")
+        self.n = 0
+
+    def __enter__(self) -> "PageSink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, page: str) -> None:
+        """Write the page."""
+        self.n += 1
+        if to_stdout(self._out):
+            write_stdout(page.encode())
+            return
+        with atomic_file(self._out, replace=self._run.force) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+
+
+sink = PageSink
+
+
+def in_python(pages: list[Any]) -> str:
+    """Give the page that a Python call made; nothing of one that is in its file."""
+    return "".join(pages)
