@@ -33,7 +33,7 @@ SPECS = {name: command.spec for name, command in COMMANDS.items()}
 FIELDS: dict[str, dict[str, Field]] = {
     name: {each.name: each for each in flatten(spec.settings)} for name, spec in SPECS.items()
 }
-SILENT_ON_COMMANDS = (".jsonl", ".svg", ".png")
+SILENT_ON_COMMANDS = (".jsonl", ".svg", ".png", ".html")
 """Forms that have no place for provenance; --provenance writes it beside them."""
 
 
