@@ -4,8 +4,7 @@ _mltools()
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words= kind= option=
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help --version -h --help" -- "$cur"))
-        COMPREPLY=($(compgen -W "prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot report windows inspect schema completion help --version -h --help" -- "$cur"))
+        COMPREPLY=($(compgen -W "prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot report windows inspect schema completion help --version -h --help" -- "$cur"))
         return
     fi
     # --option=value comes as three words
@@ -512,8 +511,7 @@ _mltools()
         case $option in
         --progress) words="auto json none" ;;
         *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help"
-           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot report windows inspect schema completion help"
+           [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot report windows inspect schema completion help"
            ;;
         esac
         ;;

@@ -603,5 +603,4 @@ complete -c mltools -n '__fish_seen_subcommand_from help' -s v -l verbose -d 'Sa
 complete -c mltools -n '__fish_seen_subcommand_from help' -l no-color -d 'No colour on the terminal.'
 complete -c mltools -n '__fish_seen_subcommand_from help' -l debug -d 'Show the traceback of an error.'
 complete -c mltools -n '__fish_seen_subcommand_from help' -s h -l help -d 'Show this message and exit.'
-complete -c mltools -n '__fish_seen_subcommand_from help' -a 'prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot windows inspect schema completion help'
-complete -c mltools -n '__fish_seen_subcommand_from help' -a 'prepare perturb finetune generalise swap retrain grads states probe centroid mcog correlate score plot report windows inspect schema completion help'
+complete -c mltools -n '__fish_seen_subcommand_from help' -a 'prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot report windows inspect schema completion help'
