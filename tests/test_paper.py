@@ -51,7 +51,10 @@ def of_layers(tool: str, rng: random.Random, **tags: Any) -> Rows:
         {"part": "all", "objective": "loss", "norm": "l1"} if tool == "grads" else {"target": "noise", "probe": "mlp"}
     )
     f1 = {"f1": 0.0, "f1_sd": 0.02, "f1_noisy": 0.5, "f1_noisy_sd": 0.01, "f1_clean": None, "f1_clean_sd": None}
-    return [{**row, **kind, **({**f1, "f1": rng.random(), "f1_noisy": rng.random()} if tool == "probe" else {}), **tags} for row in rows]
+    return [
+        {**row, **kind, **({**f1, "f1": rng.random(), "f1_noisy": rng.random()} if tool == "probe" else {}), **tags}
+        for row in rows
+    ]
 
 
 def projections(rng: random.Random, **tags: Any) -> Rows:
@@ -81,17 +84,18 @@ def training(rng: random.Random, **tags: Any) -> Rows:
 
 def records() -> dict[str, Rows]:
     """All files of records by name."""
-    rng, files = random.Random(2024), {}
+    rng = random.Random(2024)
+    files: dict[str, Rows] = {}
     probed = ("memorisation>>generalisation", "90 % F1")
     for model in MODELS:
         for task in TASKS:
-            name, tags = f"{model}-{task}", {"model": model, "dataset": task}
+            name, tags = f"{model}-{task}", dict[str, Any](model=model, dataset=task)
             for tool in ("swap", "retrain"):
                 files[f"{tool}-{name}"] = sweep(tool, rng, **tags)
             for tool in ("grads", "probe"):
                 files[f"{tool}-{name}"] = of_layers(tool, rng, **tags)
             for planted in ("1-2", "3-4"):
-                known = {**tags, "planted": planted}
+                known = dict[str, Any](tags, planted=planted)
                 for tool in ("swap", "retrain"):
                     files[f"control-{tool}-{name}-{planted}"] = sweep(tool, rng, **known)
                 for tool in ("grads", "probe"):
@@ -119,7 +123,7 @@ def records() -> dict[str, Rows]:
                 "centroid", ("crossing", "initiation"), rng, setup="binary", **tags
             )
     for task in TASKS:
-        deep = {"model": "OPT-1.3B", "dataset": task}
+        deep = dict[str, Any](model="OPT-1.3B", dataset=task)
         files[f"large-swap-{task}"] = sweep("swap", rng, DEEP, **deep)
         files[f"large-events-{task}"] = happenings(
             "centroid", ("crossing", "initiation"), rng, DEEP, setup="multi", **deep
@@ -152,7 +156,8 @@ def ranked(numbers: Sequence[float]) -> list[float]:
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     a, b = ranked(x), ranked(y)
     a, b = [v - fmean(a) for v in a], [v - fmean(b) for v in b]
-    return sum(map(lambda p, q: p * q, a, b)) / (sum(v * v for v in a) * sum(v * v for v in b)) ** 0.5
+    spread: float = (sum(v * v for v in a) * sum(v * v for v in b)) ** 0.5
+    return sum(p * q for p, q in zip(a, b, strict=True)) / spread
 
 
 def best(values: Sequence[float], k: int) -> set[int]:
