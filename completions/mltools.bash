@@ -32,6 +32,7 @@ _mltools()
     perturb)
         case $option in
         --rate) kind=none ;;
+        --transition) kind=file ;;
         --classes) kind=none ;;
         --top-classes) kind=none ;;
         --draw) words="hash python" ;;
@@ -46,7 +47,7 @@ _mltools()
         --label-type) words="auto str" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--rate --stream --classes --top-classes --draw --split-from --id --original-label --noisy --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--rate --transition --stream --classes --top-classes --draw --split-from --id --original-label --noisy --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;

@@ -46,6 +46,7 @@ complete -c mltools -n '__fish_seen_subcommand_from prepare' -l debug -d 'Show t
 complete -c mltools -n '__fish_seen_subcommand_from prepare' -s h -l help -d 'Show this message and exit.'
 complete -c mltools -n '__fish_seen_subcommand_from prepare' -a 'wic rte mrpc cola boolq sst2 sst5 emotion implicithate stormfront reuters trec'
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -l rate -x -d 'Share of each class, 0-1. [default: 0.15]'
+complete -c mltools -n '__fish_seen_subcommand_from perturb' -l transition -r -F -d 'Rates class by class in place of --rate: JSON {"from": {"to": rate}}, or a CSV matrix.'
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -l stream -d 'Change each row with probability R, in constant memory; needs --classes.'
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -l classes -x -d 'The classes, where rows need not hold all of them.'
 complete -c mltools -n '__fish_seen_subcommand_from perturb' -l top-classes -x -d 'Keep only rows of the K most frequent classes.'

@@ -1,5 +1,6 @@
 """perturb: exact counts, the same draw for any order of rows, and not a byte changed that need not be."""
 
+import hashlib
 import io
 import json
 import os
@@ -368,6 +369,48 @@ def test_released_preset_through_the_program(tmp_path: Path, cli: Cli) -> None:
     assert [row["id"] for row in result.records if row["noisy"]] == case["noisy_sorted"]
     assert "preset=released-code" in result.err
     assert cli("perturb", "--draw", "python", path).out == result.out != cli("perturb", path).out
+
+
+# -- a matrix of rates --------------------------------------------------------------------------------
+MATRIX = {"a": {"b": 0.2, "c": 0.1}, "b": {"a": 0.05}}
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_matrix_of_rates_gives_exact_counts(form: str, tmp_path: Path, cli: Cli) -> None:
+    """floor(rate x size) rows of each class to each label; the same in any order of the rows; c stays as it is."""
+    rows = [{"id": f"r{i}", "label": "abc"[i % 3]} for i in range(123)]
+    file = tmp_path / f"rates.{form}"
+    file.write_text(json.dumps(MATRIX, indent=1) if form == "json" else ",a,b,c\na,.7,.2,.1\nb,.05,.95,0\n")
+    done = cli(
+        "perturb", write_jsonl(tmp_path / "rows.jsonl", rows), "--transition", file, "--provenance", tmp_path / "p"
+    )
+    changed = Counter((row["original_label"], row["label"]) for row in done.records if row["noisy"])
+    assert changed == {("a", "b"): 8, ("a", "c"): 4, ("b", "a"): 2}, done.err
+    back = cli("perturb", write_jsonl(tmp_path / "back.jsonl", rows[::-1]), "--transition", file)
+    assert back.records[::-1] == done.records
+    how = json.loads((tmp_path / "p").read_text())
+    assert how["inputs"]["transition"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    other = cli("perturb", tmp_path / "rows.jsonl", "--transition", file, "--seed", 2)
+    assert other.records != done.records and sum(row["noisy"] for row in other.records) == 14
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": {"b": 0.6, "c": 0.5}}', "not 0-1 with a sum up to 1"),
+        ('{"a": {"b": -0.1}}', "not 0-1"),
+        ('{"a": {"b": "many"}}', "is no number"),
+        ('{"z": {"b": 0.1}}', 'no row has the class "z" (there are a, b)'),
+        ('{"a": 0.1}', "has no object of rates"),
+        ('{"a": {"b"', "not JSON"),
+    ],
+)
+def test_a_matrix_that_cannot_be_meant(text: str, message: str, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "m.json").write_text(text)
+    rows = write_jsonl(tmp_path / "rows.jsonl", labelled(*"abab"))
+    done = cli("perturb", rows, "--transition", tmp_path / "m.json")
+    assert done.code == 3 and message in done.err, done.err
+    assert cli("perturb", rows, "--transition", tmp_path / "m.json", "--rate", 0.1).code == 2
 
 
 # -- formats ------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`mltools perturb`."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -15,12 +16,22 @@ class Settings:
 
     Reads rows and writes them in the same order with `original_label` and `noisy` added (and `id`, the row
     number, where there is none). Exactly floor(R x size) rows of each class get another label, uniform over the
-    other classes. Which ones depends on the seed and the ids only, not on the order of rows. Rows without a
-    label (null or -1) pass through.
+    other classes, or as --transition says. Which ones depends on the seed and the ids only, not on the order of
+    rows. Rows without a label (null or -1) pass through.
     """
 
     rows: RowsStream = ()
     rate: Annotated[float, Flag("--rate", metavar="R", numbers=Range(0, 1), help="Share of each class, 0-1.")] = 0.15
+    transition: Annotated[
+        str | None,
+        Flag(
+            "--transition",
+            metavar="FILE",
+            steers=False,
+            opens="source",
+            help='Rates class by class in place of --rate: JSON {"from": {"to": rate}}, or a CSV matrix.',
+        ),
+    ] = None
     stream: Annotated[
         bool, Flag("--stream", help="Change each row with probability R, in constant memory; needs --classes.")
     ] = False
@@ -50,7 +61,7 @@ class Settings:
     output: FileOptions = FileOptions()
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, given: Collection[str] = ()) -> None:
     """See that settings go together.
 
     Raises:
@@ -60,6 +71,8 @@ def check(settings: Settings) -> None:
         raise UsageError("--stream cannot look ahead: name all classes with --classes A,B,…")
     if settings.stream and (settings.draw != "hash" or settings.top_classes is not None):
         raise UsageError("--stream cannot count classes or rows: leave --top-classes and --draw python out")
+    if settings.transition is not None and ("rate" in given or settings.stream or settings.draw != "hash"):
+        raise UsageError("--transition has its own rates and counts: leave --rate, --stream and --draw python out")
     if settings.split_from is not None and settings.draw != "python":
         raise UsageError("--split-from continues Python's generator: give --draw python or --preset released-code")
 
@@ -73,5 +86,5 @@ SPEC = CommandSpec(
         "mltools perturb --top-classes 2 questions.jsonl -o noisy.parquet",
     ),
     released={"draw": "python"},
-    check=lambda settings, given: check(settings),
+    check=check,
 )

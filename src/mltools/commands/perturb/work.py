@@ -22,6 +22,7 @@ import orjson
 from numpy.typing import NDArray
 
 from mltools.commands.perturb import Settings, check
+from mltools.commands.perturb.transition import Transition, read_transition
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
@@ -30,6 +31,7 @@ from mltools.io.inputs import Rows
 from mltools.io.lines import PARQUET, is_lines, open_lines
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
 from mltools.io.rows import Block, RawRow, Values, json_preview
+from mltools.io.source import Source
 from mltools.io.stdout import write_json
 from mltools.run import Run
 from mltools.sinks import to_stdout
@@ -158,10 +160,13 @@ def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count)
     classes = sorted(cast(set[Label], set(labels) - {None}))
     if settings.classes is not None:
         classes = _named_classes(settings.classes, classes, rows)
-    if len(classes) < 2:
+    if settings.transition is None and len(classes) < 2:
         raise RowsError(f"{rows.name}: {_few(classes)}; a wrong label needs two classes")
     ids = list(chain.from_iterable(part.ids for part in parts))
-    draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
+    if settings.transition is not None:
+        draw = _draw_rates(ids, labels, read_transition(Source(settings.transition), classes), settings.seed)
+    else:
+        draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
     count.noisy = len(draw)
     mark, chosen, start = _Marker(rows.columns), sorted(draw), 0
     for part in parts:
@@ -243,6 +248,18 @@ def _draw_hash(
     return draw
 
 
+def _draw_rates(ids: Sequence[RowId], labels: Sequence[Label | None], rates: Transition, seed: int) -> Draw:
+    """Change floor(rate x size) rows of each class to each label: those that rank lowest, dealt out by another hash."""
+    ranks = keyed_hashes(ids, ROWS, seed)
+    draw: Draw = {}
+    for label, members in _positions(labels, [*rates]).items():
+        news = [to for to in sorted(rates[label]) for _ in range(floor(rates[label][to] * len(members)))]
+        chosen = members[_lowest(ranks[members], len(news))]
+        dealt = chosen[keyed_hashes([ids[index] for index in chosen], LABELS, seed).argsort(kind="stable")]
+        draw.update(zip(dealt.tolist(), news, strict=True))
+    return draw
+
+
 def _lowest(ranks: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
     """Give the positions of the n lowest numbers; of equal ones those that stand first."""
     if not n:
@@ -308,12 +325,14 @@ def run(run: Run) -> Blocks:
     count, rows = Count(), run.input("rows")
     yield from perturb_blocks(rows, run.settings, count)
     run.used("rows", rows)
+    if run.settings.transition is not None:
+        run.used("transition", Source(run.settings.transition))
     run.report(
         rows=count.rows,
         noisy=count.noisy,
         unlabelled=count.unlabelled or None,
         left_out=count.left_out or None,
-        rate=run.settings.rate,
+        rate=run.settings.rate if run.settings.transition is None else None,
     )
 
 
