@@ -61,6 +61,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [json.loads(line) for line in (ROOT / "examples/questions.jsonl").read_text().splitlines()]
     chosen = [row for name in CLASSES for row in [r for r in rows if r["label"] == name][:ROWS_PER_CLASS]]
     write_jsonl(folder / "questions.jsonl", sorted(chosen, key=lambda row: int(row["id"])))
+    shutil.copy(ROOT / "examples/human-labels.csv", folder)
     save_quick_learner(folder / "model", [row["text"] for row in chosen])
     return folder
 

@@ -30,6 +30,15 @@ def test_quickstart(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     }
 
 
+def test_natural_noise(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
+    """Human labels in a CSV: a row is noisy where the label given is not the gold one."""
+    done = shell(f"{EXAMPLES}/natural-noise.sh {EXAMPLES}/human-labels.csv {tiny('bert')}", tmp_path, EPOCHS="1")
+    assert done.code == 0, done.err
+    records = [json.loads(line) for line in (tmp_path / "natural/swap.jsonl").read_text().splitlines()]
+    assert len(records) == 10 and {(row["n_noisy"], row["n_clean"]) for row in records} == {(8, 40)}
+    assert json.loads(done.out.splitlines()[-1])["tool"] == "swap"
+
+
 WINDOWS = ["1", "1-2", "1-3", "1-4", "2", "2-3", "2-4", "3", "3-4", "4"]
 FAST = "--epochs 1 --batch-size 16"
 
