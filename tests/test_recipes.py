@@ -30,6 +30,7 @@ def test_quickstart(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_natural_noise(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     """Human labels in a CSV: a row is noisy where the label given is not the gold one."""
     done = shell(f"{EXAMPLES}/natural-noise.sh {EXAMPLES}/human-labels.csv {tiny('bert')}", tmp_path, EPOCHS="1")

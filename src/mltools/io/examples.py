@@ -14,8 +14,8 @@ from mltools.io.inputs import Rows
 from mltools.io.rows import Values, json_preview, kind_name, missing_column
 
 NO_NOISY = (
-    'no noisy rows; mark those that are mislabelled with "noisy": true or their right label in "original_label", '
-    "or make some: mltools perturb"
+    "no noisy rows; name the column of right labels (--original-label COL) or of what is mislabelled (--noisy COL), or "
+    "make noise: mltools perturb"
 )
 
 
