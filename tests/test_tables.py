@@ -1,6 +1,8 @@
 """Files others can read: one schema a kind, whatever values occur; CSV and packed lines that come back as they went."""
 
 import dataclasses
+import shutil
+import subprocess
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +72,8 @@ def with_datasets(paths: list[str]) -> int:
 
 
 def with_duckdb(paths: list[str]) -> int:
-    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed (pip install 'mltools[dev]')")
-    return int(duckdb.sql(f"select count(*) from read_parquet({paths})").fetchone()[0])
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed (pip install duckdb)")
+    return int(duckdb.sql(f"select count(*) from read_parquet({paths})").fetchall()[0][0])
 
 
 READERS: dict[str, Callable[[list[str]], int]] = {
@@ -81,6 +83,18 @@ READERS: dict[str, Callable[[list[str]], int]] = {
     "datasets": with_datasets,
     "duckdb": with_duckdb,
 }
+
+
+@pytest.mark.slow
+def test_k9_r_reads_records(tmp_path: Path) -> None:
+    """jsonlite streams the JSON lines in, lists and nulls among them."""
+    if shutil.which("Rscript") is None:
+        pytest.skip("no R here (apt install r-cran-jsonlite)")
+    for name in ("window", "probe"):
+        path = tmp_path / f"{name}.jsonl"
+        write_table(path, [record(KINDS[name]), record(KINDS[name], full=False)], None)
+        code = f"cat(nrow(jsonlite::stream_in(file('{path}'), verbose = FALSE)))"
+        assert subprocess.run(["Rscript", "-e", code], capture_output=True, check=True).stdout == b"2"
 
 
 def two_files(folder: Path, name: str) -> list[str]:
