@@ -64,7 +64,7 @@ def test_b02_last_real_token_of_any_mask() -> None:
 
 @pytest.mark.parametrize("architecture", ["bert", "opt", "llama"])
 def test_b01_self_check_notices_a_model_that_mixes_the_rows_of_a_batch(
-    architecture: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    architecture: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The check at load is what tells of a fault that nobody has thought of."""
     checkpoint = open_checkpoint(str(tiny(architecture)))
@@ -78,13 +78,15 @@ def test_b01_self_check_notices_a_model_that_mixes_the_rows_of_a_batch(
         return output
 
     monkeypatch.setattr(checkpoint.runner.model, "forward", mixing)
-    with pytest.raises(CheckpointError, match="self-check failed: a row's logits alone and batched differ by"):
+    with pytest.raises(CheckpointError, match="self-check failed: a row's logits alone and in a batch: they differ by"):
         self_check(checkpoint.runner, encoded)
+    assert checkpoint.runner.walks and checkpoint.runner.pads
     monkeypatch.setattr(checkpoint.runner.model, "forward", forward)
     tail = checkpoint.runner.tail
     monkeypatch.setattr(checkpoint.runner, "tail", lambda *arguments: 1.1 * tail(*arguments))
-    with pytest.raises(CheckpointError, match="self-check failed: a row's logits alone and replayed differ by"):
-        self_check(checkpoint.runner, encoded)
+    self_check(checkpoint.runner, encoded)
+    assert not checkpoint.runner.walks and checkpoint.runner.pads
+    assert "cannot be run block by block (they differ by" in capsys.readouterr().err
 
 
 def test_b11_auto_is_never_mps(monkeypatch: pytest.MonkeyPatch) -> None:

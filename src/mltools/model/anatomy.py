@@ -5,9 +5,9 @@ class; its module path is the prefix of its weights. What runs before the first 
 runs after the last is `head`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,19 +27,34 @@ BLOCK_PARTS: tuple[BlockPart, ...] = ("attn", "mlp", "norm")
 
 @dataclass(frozen=True)
 class BlockStack:
-    """The blocks of a model: module path, and the modules in order (layer l is `modules[l - 1]`)."""
+    """The blocks of a model: module path, and the modules in order (layer l is `modules[l - 1]`).
+
+    `repeated` says that one module is several layers, as in ALBERT.
+    """
 
     path: str
     modules: nn.ModuleList
+    repeated: bool = False
 
     def __len__(self) -> int:
         return len(self.modules)
 
+    @property
+    def shares(self) -> bool:
+        """Whether layers share weights, so that none can be changed alone."""
+        own = sum(1 for block in self.modules for _ in block.parameters())
+        return own > sum(1 for _ in self.modules.parameters())
+
     def layer_of(self, name: str) -> int | None:
-        """Give the layer (from 1) that a parameter or module name belongs to; None outside the stack."""
+        """Give the layer (from 1) that a parameter or module name belongs to; None outside the stack.
+
+        Of a module that is several layers, it is the first of them.
+        """
         prefix = self.path + "."
         number = name[len(prefix) :].split(".", 1)[0] if name.startswith(prefix) else ""
-        return int(number) + 1 if number.isdigit() else None
+        if not number.isdigit():
+            return None
+        return int(number) * len(self) // len(set(self.modules)) + 1 if self.repeated else int(number) + 1
 
 
 def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None) -> BlockStack:
@@ -61,15 +76,22 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
         return BlockStack(path, lists[path])
     same_class = {name: m for name, m in lists.items() if len({type(item) for item in m}) == 1}
     found = {name: m for name, m in same_class.items() if len(m) == n_layers}
+    found = found or {name: m for name, m in lists.items() if len(m) == n_layers}  # blocks of several kinds
     outermost = {n: m for n, m in found.items() if not any(n.startswith(o + ".") for o in found if o != n)}
     if len(outermost) == 1:
         return BlockStack(*next(iter(outermost.items())))
+    outer = {n: m for n, m in same_class.items() if not any(n.startswith(o + ".") for o in same_class if o != n)}
+    if len(outer) == 1 and n_layers is None:
+        return BlockStack(*next(iter(outer.items())))
+    outer = {n: m for n, m in outer.items() if not isinstance(m[0], nn.ModuleList)}
+    if len(outer) == 1 and n_layers and n_layers % len(next(iter(outer.values()))) == 0:
+        name, groups = next(iter(outer.items()))
+        return BlockStack(name, nn.ModuleList(groups[i * len(groups) // n_layers] for i in range(n_layers)), True)
     named = ", ".join(f"{name} ({len(m)})" for name, m in (outermost or same_class).items()) or "none"
     if outermost:
         raise CheckpointError(f"more than one list of {n_layers} blocks: {named}; choose with --blocks PATH")
     raise CheckpointError(
-        f"no list of {n_layers} blocks, one for each layer (module lists: {named}); models that share one "
-        "block between layers have no layers to swap; else choose with --blocks PATH"
+        f"no list of {n_layers} blocks, one for each layer (module lists: {named}); choose one with --blocks PATH"
     )
 
 
@@ -85,11 +107,11 @@ def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor
     after: set[str] = set()
     state = {"layer": 0}
 
-    def enter(layer: int) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            state["layer"] = layer
+    def enter(*_: object) -> None:
+        state["layer"] += 1
 
-        return hook
+    def leave(*_: object) -> None:
+        state["layer"] += state["layer"] == len(stack)
 
     def visit(name: str) -> Callable[..., None]:
         def hook(*_: object) -> None:
@@ -100,8 +122,8 @@ def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor
 
         return hook
 
-    hooks = [m.register_forward_pre_hook(enter(i)) for i, m in enumerate(stack.modules, start=1)]
-    hooks.append(stack.modules[-1].register_forward_hook(enter(len(stack) + 1)))
+    blocks = dict.fromkeys(stack.modules)  # once each, though layers may share one
+    hooks = [m.register_forward_pre_hook(enter) for m in blocks] + [m.register_forward_hook(leave) for m in blocks]
     hooks += [
         m.register_forward_pre_hook(visit(name)) for name, m in model.named_modules() if stack.layer_of(name) is None
     ]
@@ -145,8 +167,7 @@ def _used_after(stack: BlockStack, parameters: dict[str, nn.Parameter], forward:
     """Name those of the parameters that the logits depend on if the states after the last block are held fixed."""
 
     def hold(_: nn.Module, __: object, output: object) -> object:
-        states = first_tensor(output).detach()
-        return (states, *output[1:]) if isinstance(output, tuple) else states
+        return with_states(output, first_tensor(output).detach())
 
     handle = stack.modules[-1].register_forward_hook(hold)
     try:
@@ -240,8 +261,20 @@ def pooler_weights(model: nn.Module, parts: dict[str, Part]) -> frozenset[str]:
 
 
 def first_tensor(output: object) -> Tensor:
-    """Take the hidden states out of what a block returned: a tensor, or a tuple that starts with one."""
-    result = output[0] if isinstance(output, tuple) else output
+    """Take the hidden states out of what a block returned: a tensor, or a tuple, list or mapping that starts with one.
+
+    Raises:
+        CheckpointError: anything else.
+    """
+    values = tuple(output.values()) if isinstance(output, Mapping) else output
+    result = values[0] if isinstance(values, tuple | list) and values else values
     if not isinstance(result, Tensor):
         raise CheckpointError(f"a block returned {type(result).__name__}, not hidden states")
     return result
+
+
+def with_states(output: Any, states: Any) -> Any:
+    """Give what a block returned with other hidden states in it."""
+    if isinstance(output, Mapping):
+        return {**output, next(iter(output)): states}
+    return type(output)((states, *output[1:])) if isinstance(output, tuple | list) else states

@@ -33,6 +33,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def by_length(self) -> "list[tuple[Tensor, Batch]]":
+        """Cut into batches of rows of one length, unpadded: where in this batch their rows are, and the batch."""
+        lengths = self.last + 1
+        found = []
+        for length in sorted(set(lengths.tolist())):
+            place = (lengths == length).nonzero()[:, 0]
+            cut = Batch(self.rows[place.cpu().numpy()], self.ids[place, :length], self.mask[place, :length])
+            found.append((place, cut))
+        return found
+
 
 def last_real(mask: Tensor) -> Tensor:
     """Give the position of the last 1 in each row of a mask (batch, length), whichever side is padded."""

@@ -1,12 +1,12 @@
 """An opened checkpoint: its model, tokenizer, blocks and classes, and how it turns text into tokens."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from mltools.errors import CheckpointError
 from mltools.io.examples import Examples
 from mltools.io.provenance import Provenance, folder_digest, folder_stamp
 from mltools.model.anatomy import BlockStack, Part, call_order
-from mltools.model.batches import Batch, Encoded
+from mltools.model.batches import Encoded
 from mltools.model.runner import Runner
 
 NO_LIMIT = 1_000_000
@@ -39,7 +39,8 @@ class CheckpointMeta:
     @property
     def width(self) -> int:
         """Width d of the hidden states."""
-        return int(self.model.config.hidden_size)
+        own = (p.numel() for p in self.stack.modules[0].parameters() if p.dim() == 1)  # biases and norms
+        return int(getattr(text_config(self.model), "hidden_size", None) or Counter(own).most_common(1)[0][0])
 
     @property
     def labels(self) -> list[str]:
@@ -58,14 +59,14 @@ class CheckpointMeta:
     def encode(self, examples: Examples, max_length: int) -> Encoded:
         """Tokenise all rows once, one segment, cut at `max_length` and at what the model can take."""
         separator = examples.columns.separator or self.separator
-        return encode(self.tokenizer, examples.texts(separator), self.limit(max_length), self.model.config.vocab_size)
+        return encode(self.tokenizer, examples.texts(separator), self.limit(max_length), vocabulary_size(self.model))
 
     def limit(self, max_length: int) -> int:
         """Give the longest row, in tokens, that neither the option nor the model forbids."""
         limits = [max_length]
         if (self.tokenizer.model_max_length or NO_LIMIT) < NO_LIMIT:
             limits.append(self.tokenizer.model_max_length)
-        positions = getattr(self.model.config, "max_position_embeddings", None)
+        positions = getattr(text_config(self.model), "max_position_embeddings", None)
         if isinstance(positions, int) and positions > 0:
             limits.append(positions - _position_offset(self.model, positions))
         return min(limits)
@@ -119,6 +120,16 @@ class Checkpoint(CheckpointMeta):
             raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
 
 
+def text_config(model: Any) -> Any:
+    """Give the configuration of the part of a model that reads text."""
+    return model.config.get_text_config(decoder=True if model.config.is_encoder_decoder else None)
+
+
+def vocabulary_size(model: Any) -> int:
+    """Number of tokens that a model has embeddings for; any number of characters where it hashes them."""
+    return int(getattr(text_config(model), "vocab_size", None) or NO_LIMIT)
+
+
 def _position_offset(model: nn.Module, positions: int) -> int:
     """How many of the position embeddings rows cannot use (RoBERTa's padding convention)."""
     for module in model.modules():
@@ -155,9 +166,8 @@ def _count_cut(tokenizer: Any, texts: Sequence[str], ids: Sequence[Sequence[int]
 
 
 def short_pass(runner: Runner) -> Tensor:
-    """Run the model on one row of two tokens: its logits."""
-    ids = torch.ones((1, 2), dtype=torch.long, device=runner.device)
-    return runner.forward(Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids)))
+    """Run the model whole on one short row: its logits."""
+    return runner.stock_logits(runner.trial_batch())
 
 
 def check_unchanged(checkpoint: Checkpoint, provenance: Provenance | None, role: str) -> None:

@@ -19,7 +19,7 @@ from mltools import console
 from mltools.errors import CheckpointError, UsageError, lacks_memory
 from mltools.io.provenance import folder_stamp
 from mltools.model.anatomy import HEAD, find_blocks, find_parts
-from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass
+from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass, text_config, vocabulary_size
 from mltools.model.checkpoint_config import build_config
 from mltools.model.checkpoint_faults import check_classes, weight_faults
 from mltools.model.checkpoint_files import check_files, locate, read_json
@@ -61,6 +61,11 @@ def open_checkpoint(
     if fault is not None:
         raise CheckpointError(f"{name}: {fault}")
     check_classes(checkpoint)
+    if fresh_head is None and checkpoint.stack.shares:
+        raise CheckpointError(
+            f"{name}: layers share weights ({checkpoint.stack.path}), so none of them can be changed or scored alone; "
+            "finetune, states, probe and centroid can be had"
+        )
     return checkpoint
 
 
@@ -75,7 +80,7 @@ def open_meta(name: str, blocks: str | None = None) -> CheckpointMeta:
     config = _load_config(folder, name)
     model = _build_on_meta(config, sizes, name)
     with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"):
-        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+        stack = find_blocks(model, getattr(text_config(model), "num_hidden_layers", None), blocks)
     return CheckpointMeta(name, folder, model, _load_tokenizer(folder, name, config), stack)
 
 
@@ -121,12 +126,13 @@ def _open(
             )
         model.config.pad_token_id = tokenizer.pad_token_id
     with _checkpoint_errors(name, "the model cannot be run"):
-        stack = find_blocks(model, getattr(config, "num_hidden_layers", None), blocks)
+        stack = find_blocks(model, getattr(text_config(model), "num_hidden_layers", None), blocks)
         if offload:
             cpu_offload(stack.modules, execution_device=device)
         _own_weights(model.float(), device)
         model.eval()
-        runner = Runner(model, stack, model.config, device)
+        row = tokenizer("a b c")["input_ids"]
+        runner = Runner(model, stack, model.config, device, [min(token, vocabulary_size(model) - 1) for token in row])
         with runner.trial():
             parts = find_parts(model, stack, lambda: short_pass(runner))
     replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()

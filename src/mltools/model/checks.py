@@ -5,48 +5,56 @@ All run on two real rows of different length, cut to a few tokens, and leave no 
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
 
+from mltools import console
 from mltools.errors import CheckpointError, lacks_memory
 from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.runner import Pooling, Runner
+from mltools.model.runner import UNUSUAL, Pooling, Runner
 from mltools.model.trial import untouched
 
 TOLERANCE = 1e-3
 """Relative to the largest value, if that is over 1."""
-CHECK_TOKENS = 12
+CHECK_TOKENS = 11
+"""Not a multiple of anything that models cut rows into."""
 Walk = Callable[[Checkpoint, Checkpoint, Batch, Sequence[Window]], Iterator[tuple[int, Tensor]]]
 
 
 def check_batches(encoded: Encoded, runner: Runner) -> tuple[list[Batch], Batch]:
-    """Cut the shortest and the longest row to a few tokens: each alone, and both padded into one batch.
+    """Cut the shortest and the longest row to a few tokens, and turn the latter round: each alone, and in one batch.
 
     Rows of one length are made to differ, so that something is padded.
     """
     rows = [int(encoded.lengths.argmin()), int(encoded.lengths.argmax())]
-    short, long = (encoded.ids[row][:CHECK_TOKENS] for row in rows)
+    short, long = (_cut(encoded.ids[row], CHECK_TOKENS) for row in rows)
     if len(short) == len(long) > 1:
-        short = short[: len(short) // 2]
-    cut = encoded.with_ids([short, long])
-    return [cut.batch([i], runner.device) for i in range(2)], cut.batch([0, 1], runner.device)
+        short = _cut(short, len(short) // 2)
+    cut = encoded.with_ids([short, long, [*long[:1], *long[-2:0:-1], *long[-1:]][: len(long)]])
+    return [cut.batch([i], runner.device) for i in range(3)], cut.batch([0, 1, 2], runner.device)
+
+
+def _cut(ids: list[int], length: int) -> list[int]:
+    """Cut a row in its middle: heads may look for the token that ends it."""
+    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
 
 
 @torch.no_grad()
 def check_mixture(noisy: Checkpoint, clean: Checkpoint, encoded: Encoded, walk: Walk) -> None:
     """Check windows 1, 1-L and 2-L against a model that really holds those blocks of `clean`.
 
+    If they differ, something besides the hidden states passes between blocks (a convolution, a bias, a cache), and
+    windows are run whole from now on, with a note.
+
     Args:
         noisy: the model that windows are put into.
         clean: what gives the blocks.
         encoded: the rows.
         walk: computes windows' logits (`window_tree.window_logits`).
-
-    Raises:
-        CheckpointError: they differ, so windows of this architecture cannot be measured by walking its blocks.
     """
     layers = range(1, noisy.n_layers + 1)
     windows = list(dict.fromkeys(Window(tuple(part)) for part in (layers[:1], layers, layers[1:]) if part))
@@ -57,15 +65,14 @@ def check_mixture(noisy: Checkpoint, clean: Checkpoint, encoded: Encoded, walk: 
             found = dict(walk(noisy, clean, batch, windows))
             return torch.cat([found[index] for index in range(len(windows))])
 
-        _compare(noisy, walked, torch.cat([mixed_logits(noisy, clean, batch, window) for window in windows]), _MIXED)
+        _compare(noisy, walked, lambda: torch.cat([mixed_logits(noisy, clean, batch, window) for window in windows]))
 
 
 @torch.no_grad()
 def check_kept_states(noisy: Checkpoint, pretrained: Checkpoint, encoded: Encoded) -> None:
     """Check that going on from states that enter a block, with another model's blocks from there on, is exact.
 
-    Raises:
-        CheckpointError: it is not, so states below a window cannot be kept in this architecture.
+    If it is not, no states are kept from now on, with a note.
     """
     _, batch = check_batches(encoded, noisy.runner)
     with noisy.runner.trial(), untouched(pretrained.model, pretrained.stack.modules):
@@ -77,41 +84,31 @@ def check_kept_states(noisy: Checkpoint, pretrained: Checkpoint, encoded: Encode
                 with exchanged(noisy, pretrained, window):
                     return noisy.runner.forward_from(layer, batch, states)
 
-            _compare(noisy, going_on, mixed_logits(noisy, pretrained, batch, window), _KEPT)
+            def mixed(window: Window = window) -> Tensor:
+                return mixed_logits(noisy, pretrained, batch, window)
+
+            _compare(noisy, going_on, mixed)
 
 
 @torch.no_grad()
 def check_pooled_states(checkpoint: Checkpoint, encoded: Encoded, position: Pooling, *, raw_last: bool) -> None:
     """Check the states of the pooled position against the hidden states that the stock forward pass gives.
 
-    Raises:
-        CheckpointError: they differ.
+    If they differ, the latter are taken from now on, with a note. A family that gives none is not compared.
     """
     runner = checkpoint.runner
-    _, batch = check_batches(encoded, runner)
-    with runner.trial(), runner.padding(batch):
-        output = checkpoint.model(input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=True)
-        stock = output.hidden_states
-        if stock is None or len(stock) != checkpoint.n_layers + 1:
-            return  # the family gives none to compare with
-        compared = len(stock) - raw_last
-        wanted = torch.stack([runner.pool(batch, states, position) for states in stock[:compared]], dim=1)
-        _compare(
-            checkpoint,
-            lambda: runner.pooled_states(batch, position, raw_last=raw_last)[:, :compared],
-            wanted,
-            "the states that enter its blocks are not the hidden states that the model gives",
-        )
+    singles, batch = check_batches(encoded, runner)
+    batch = batch if runner.pads else singles[1]
+    with runner.trial():
+        stock = runner.stock_states(batch)
+        compared = checkpoint.n_layers + 1 - raw_last
 
+        def wanted() -> Tensor:
+            assert stock is not None
+            return torch.stack([runner.pool(batch, states, position) for states in stock[:compared]], dim=1)
 
-_MIXED = (
-    "a model that really holds CLEAN's blocks gives other logits than walking its blocks: something besides the hidden "
-    "states passes between blocks (a convolution, a bias, a cache, a mode), so its windows cannot be measured"
-)
-_KEPT = (
-    "going on from kept states gives other logits than the whole model: something besides the hidden states passes "
-    "between blocks (a convolution, a bias, a cache, a mode); use --frozen-dropout, which keeps no states"
-)
+        if stock is not None:
+            _compare(checkpoint, lambda: runner.pooled_states(batch, position, raw_last=raw_last)[:, :compared], wanted)
 
 
 def mixed_logits(noisy: Checkpoint, donor: Checkpoint, batch: Batch, window: Window) -> Tensor:
@@ -136,25 +133,38 @@ def exchanged(noisy: Checkpoint, donor: Checkpoint, window: Window) -> Iterator[
             noisy.stack.modules[place] = module
 
 
-def _compare(checkpoint: Checkpoint, compute: Callable[[], Tensor], wanted: Tensor, fault: str) -> None:
-    """Compare with the last block pooled, where it can be, and else whole.
+def _compare(checkpoint: Checkpoint, compute: Callable[[], Tensor], stock: Callable[[], Tensor]) -> None:
+    """Compare what is computed by parts with what stock passes give: with the last block pooled, or else whole.
 
-    Raises:
-        CheckpointError: they differ in both ways; or it cannot be computed.
+    If they differ both ways, the model is run whole from now on.
     """
+    runner = checkpoint.runner
+    if not runner.walks:
+        return
+    wanted, pools = stock(), runner.pools_last_block
     finding = _difference(compute, wanted)
-    if finding and checkpoint.runner.pools_last_block:
-        checkpoint.runner.pools_last_block = False
+    if finding and pools:
+        runner.pools_last_block = False
         finding = _difference(compute, wanted)
     if finding:
-        raise CheckpointError(f"{checkpoint.name} ({type(checkpoint.model).__name__}): {fault} ({finding})")
+        runner.pools_last_block = pools
+        run_whole(runner, finding)
+
+
+def run_whole(runner: Runner, finding: str) -> None:
+    """Leave the shortcuts of a model that cannot be run by parts, and say so."""
+    runner.walks = False
+    console.warn(
+        f"{type(runner.model).__name__} cannot be run block by block ({finding}), so each model is run whole: the same "
+        "results at more cost"
+    )
 
 
 def _difference(compute: Callable[[], Tensor], wanted: Tensor) -> str:
     """Say how a result differs from what is wanted, or why there is none; empty if it does not."""
     try:
         found = compute().float()
-        if found.shape != wanted.shape:
+        if found.dim() != wanted.dim() or len(found) != len(wanted):
             return f"shape {tuple(found.shape)}, not {tuple(wanted.shape)}"
         gap = float((found - wanted.float()).abs().max())
     except (MemoryError, torch.OutOfMemoryError):
@@ -162,40 +172,58 @@ def _difference(compute: Callable[[], Tensor], wanted: Tensor) -> str:
     except Exception as error:  # blocks of unknown code, called in a way that they may not bear
         if lacks_memory(error):
             raise
-        return (" ".join(str(error).split()) or type(error).__name__)[:120]
+        return _brief(error)
     return "" if gap <= TOLERANCE * max(1.0, float(wanted.abs().max())) else f"they differ by {gap:.3g}"
+
+
+def _brief(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:120]
 
 
 @torch.inference_mode()
 def self_check(runner: Runner, encoded: Encoded) -> None:
     """Check that a row alone, by the stock forward pass, has the logits that it has in a padded batch of ours.
 
+    Shortcuts that change them are left, with a note: the pooled last block, running blocks one by one, padding.
+
     Raises:
-        CheckpointError: it does not; results would depend on the batch.
+        CheckpointError: it never has; results would depend on the batch.
     """
     singles, batch = check_batches(encoded, runner)
+    own = runner.pads, runner.walks, runner.pools_last_block
     with runner.trial():
-        alone = torch.cat([runner.stock_logits(single) for single in singles]).float()
-        finding = _batch_fault(runner, batch, alone)
-        if finding and runner.pools_last_block:
-            runner.pools_last_block = False
-            finding = _batch_fault(runner, batch, alone)
-    if finding:
+        try:
+            alone = torch.cat([runner.stock_logits(single) for single in singles]).float()[:, None]
+        except UNUSUAL as error:
+            if lacks_memory(error):
+                raise
+            raise CheckpointError(f"{type(runner.model).__name__} cannot run these rows ({_brief(error)})") from error
+        findings = []
+        for way in product(*((True, False) if each else (False,) for each in own)):
+            runner.pads, runner.walks, runner.pools_last_block = way
+            findings.append(_difference(lambda: _batched(runner, batch), alone))
+            if not findings[-1]:
+                break
+    if findings[-1]:
+        runner.pads, runner.walks, runner.pools_last_block = own
         raise CheckpointError(
-            f"self-check failed: a row's logits alone and {finding}; results of this model "
+            f"self-check failed: a row's logits alone and in a batch: {findings[0]}; results of this model "
             "would depend on the batch (run in float32; report the architecture if it persists)"
+        )
+    if own[1] and not runner.walks:
+        run_whole(runner, findings[0])
+    if own[0] and not runner.pads:
+        console.warn(
+            f"{type(runner.model).__name__}: padding changes a row's result ({findings[0]}), so only rows of one "
+            "length share a pass: the same results as alone, at more cost"
         )
 
 
-def _batch_fault(runner: Runner, batch: Batch, alone: Tensor) -> str:
-    batched: list[Tensor] = []
-    handle = runner.model.register_forward_hook(lambda _, __, output: batched.append(output.logits))
-    try:
-        recording = runner.record(batch)
-    finally:
-        handle.remove()
-    for name, other in (("batched", batched[0]), ("replayed", runner.tail(recording, recording.states[-1]))):
-        gap = float((other.float() - alone).abs().max())
-        if not gap <= TOLERANCE * max(1.0, float(alone.abs().max())):
-            return f"{name} differ by {gap:.3g}"
-    return ""
+def _batched(runner: Runner, batch: Batch) -> Tensor:
+    """Compute a batch's logits at once and, where blocks are run one by one, from the states after the last one."""
+
+    def replayed(part: Batch) -> Tensor:
+        recording = runner.record(part)
+        return torch.stack([recording.logits, runner.tail(recording, recording.states[-1])], dim=1)
+
+    return runner.in_parts(batch, replayed) if runner.walks else runner.forward(batch)[:, None]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mltools.model.anatomy import first_tensor
+from mltools.model.anatomy import first_tensor, with_states
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
@@ -108,4 +108,4 @@ def forward_at_positions(
         )
     pooled = first_tensor(output)
     whole = pooled.new_zeros((len(states), length, pooled.shape[2])).index_put((rows, positions), pooled[:, 0])
-    return (whole, *output[1:]) if isinstance(output, tuple) else whole
+    return with_states(output, whole)

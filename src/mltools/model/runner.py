@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from mltools.errors import CheckpointError
-from mltools.model.anatomy import BlockStack, first_tensor
+from mltools.model.anatomy import BlockStack, first_tensor, with_states
 from mltools.model.batches import Batch
 from mltools.model.pooled import forward_at_positions
 from mltools.model.trial import untouched
 
 Pooling = Literal["first", "last", "all"]
+UNUSUAL = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, CheckpointError)
+"""What blocks and heads of unusual form raise when they are called by parts."""
 
 
 @dataclass
@@ -26,13 +28,14 @@ class Recording:
     """One ordinary pass: the states before each block and after the last, and how each block was called.
 
     `states[l]` is (batch, length, width), 0 the embeddings. `calls[l - 1]` is block l's positional and keyword
-    arguments, hidden states left out; `outputs` is what the blocks returned besides.
+    arguments, hidden states left out; `templates` is what the blocks returned, with no states in it.
     """
 
     batch: Batch
     states: list[Tensor]
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
     templates: list[Any]
+    logits: Tensor
 
 
 class _Reached(Exception):
@@ -49,18 +52,36 @@ class Runner:
     Counts `applications`: one block applied to one row is 1.
     """
 
-    def __init__(self, model: nn.Module, stack: BlockStack, pad_attribute: Any, device: torch.device) -> None:
-        """Wrap a model on a device; `pad_attribute` is the configuration whose `pad_token_id` decoder heads read."""
+    def __init__(
+        self, model: nn.Module, stack: BlockStack, pad_attribute: Any, device: torch.device, row: Sequence[int]
+    ) -> None:
+        """Wrap a model on a device.
+
+        Args:
+            model: the classifier.
+            stack: its blocks.
+            pad_attribute: the configuration whose `pad_token_id` decoder heads read.
+            device: where the model is.
+            row: tokens of a real row to try things out on, as the tokenizer gives it.
+        """
         self.model = model
         self.stack = stack
         self.config = pad_attribute
         self.applications = 0
         self.device = device
+        self.row = [*[row[0]] * (4 - len(row)), *row]
         self._template: Any = None
         self.pools_last_block = False
+        self.walks = True
+        """Whether blocks can be run one by one; else every pass is the stock one, of the whole model."""
+        self.pads = True
+        """Whether rows of different lengths can share a pass, padded; else each pass has rows of one length."""
         self.pooling: Pooling = "all"
         with self.trial():
-            self.pooling = self._find_pooling()
+            try:
+                self.pooling = self._find_pooling()
+            except UNUSUAL:
+                self.stock_logits(self.trial_batch())  # what cannot be run at all says why
             self.pools_last_block = self._can_pool_last_block()
 
     @contextlib.contextmanager
@@ -83,12 +104,27 @@ class Runner:
         return self._logits(batch)
 
     def _logits(self, batch: Batch) -> Tensor:
-        with self._pooled_last_block(batch):
-            return self._whole_logits(batch)
+        def pooled(part: Batch) -> Tensor:
+            with self._pooled_last_block(part):
+                return self._whole_logits(part)
+
+        return self.in_parts(batch, pooled)
+
+    def in_parts(self, batch: Batch, compute: Callable[[Batch], Tensor]) -> Tensor:
+        """Compute something of a batch's rows (batch, …) at once, or by lengths where padding would change it."""
+        if self.pads:
+            return compute(batch)
+        parts = batch.by_length()
+        order = torch.cat([place for place, _ in parts]).argsort()
+        return torch.cat([compute(part) for _, part in parts])[order]
+
+    def parts(self, batch: Batch) -> list[Batch]:
+        """Cut a batch into those that can be run at once."""
+        return [batch] if self.pads else [part for _, part in batch.by_length()]
 
     def stock_logits(self, batch: Batch) -> Tensor:
         """Run the model's own forward pass as it is, uncounted: what all else is checked against."""
-        return self._whole_logits(batch)
+        return self.in_parts(batch, self._whole_logits)
 
     @contextlib.contextmanager
     def trial(self) -> Iterator[None]:
@@ -165,18 +201,19 @@ class Runner:
             calls.append((rest, named))
 
         def after(_: nn.Module, __: Any, output: Any) -> None:
-            templates.append(_without_states(output))
+            templates.append(with_states(output, None))
             if len(templates) == len(self.stack):
                 states.append(first_tensor(output))
 
-        handles = [m.register_forward_pre_hook(before, with_kwargs=True) for m in self.stack.modules]
-        handles += [m.register_forward_hook(after) for m in self.stack.modules]
+        blocks = dict.fromkeys(self.stack.modules)  # once each, though layers may share one
+        handles = [m.register_forward_pre_hook(before, with_kwargs=True) for m in blocks]
+        handles += [m.register_forward_hook(after) for m in blocks]
         try:
-            self.forward(batch)
+            logits = self.forward(batch)
         finally:
             for handle in handles:
                 handle.remove()
-        return Recording(batch, states, calls, templates)
+        return Recording(batch, states, calls, templates, logits)
 
     def apply(self, recording: Recording, layer: int, states: Tensor, block: nn.Module | None = None) -> Tensor:
         """Apply block `layer` (or another model's block in its place) as it was called on this batch.
@@ -200,7 +237,7 @@ class Runner:
         if self.pooling == "all":
             return self._tail(recording.batch, states, recording.templates[-1])
         pooled = self.pool(recording.batch, states).unsqueeze(1)
-        ids = torch.full((len(pooled), 1), self._real_id(), device=self.device)
+        ids = recording.batch.ids.gather(1, self._positions(recording.batch)[:, None])
         single = Batch(recording.batch.rows, ids, torch.ones_like(ids))
         return self._tail(single, pooled, recording.templates[-1])
 
@@ -216,6 +253,10 @@ class Runner:
             CheckpointError: the head reads every position, so there is no pooled one.
         """
         pooling = pooling or self.pooling
+        if states.shape[:1] != batch.ids.shape[:1] or states.shape[1] < batch.ids.shape[1]:
+            raise CheckpointError(
+                f"{type(self.model).__name__}: its hidden states are not one a token, so none is pooled"
+            )
         if pooling == "first":
             return states[:, 0]
         if pooling == "last":
@@ -243,6 +284,8 @@ class Runner:
             CheckpointError: there is no pooled position, or entry L has another width than the others.
         """
         states: list[Tensor] = []
+        if not self.walks:
+            return self._stock_states(batch, pooling, raw_last)
 
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             states.append(self.pool(batch, _split_call(args, kwargs)[0], pooling))
@@ -251,7 +294,7 @@ class Runner:
             states.append(self.pool(batch, _last_states(output), pooling))
 
         top: Any = self.stack.modules[-1] if raw_last else self.model.base_model
-        handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in self.stack.modules]
+        handles = [m.register_forward_pre_hook(enter, with_kwargs=True) for m in dict.fromkeys(self.stack.modules)]
         handles.append(top.register_forward_hook(leave))
         could_pool = self.pools_last_block
         self.pools_last_block = could_pool and pooling in (None, self.pooling)
@@ -268,11 +311,34 @@ class Runner:
             )
         return torch.stack(states, dim=1)
 
+    def _stock_states(self, batch: Batch, pooling: Pooling | None, raw_last: bool) -> Tensor:
+        """Take the pooled states out of the hidden states that the stock forward pass gives."""
+        self._count(len(batch) * len(self.stack))
+        found = self.stock_states(batch)
+        if raw_last or found is None:
+            raise CheckpointError(f"{type(self.model).__name__} gives no " + ("raw last states" if found else "states"))
+        return torch.stack([self.pool(batch, states, pooling) for states in found], dim=1)
+
+    def stock_states(self, batch: Batch) -> Sequence[Tensor] | None:
+        """Give the L + 1 hidden states that the stock forward pass gives of these blocks; None if it does not."""
+        with self.padding(batch):
+            output = self.model(input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=True)
+        side = "encoder" if "encoder" in self.stack.path else "decoder"
+        found = getattr(output, "hidden_states", None) or getattr(output, f"{side}_hidden_states", None)
+        return found if found is not None and len(found) == len(self.stack) + 1 else None
+
     def _count(self, applications: int) -> None:
         self.applications += applications
 
-    def _real_id(self) -> int:
-        return 1 if self.config.pad_token_id == 0 else 0
+    def trial_batch(self, lengths: Sequence[int] = ()) -> Batch:
+        """Give the row to try things out on, once for each of the lengths, which its last token still ends."""
+        ids = torch.tensor([self.row] * max(1, len(lengths)), device=self.device)
+        mask = torch.ones_like(ids)
+        for row, length in enumerate(lengths):
+            mask[row, length:] = 0
+            ids[row, length - 1] = self.row[-1]
+            ids[row, length:] = self.config.pad_token_id or 0
+        return Batch(np.arange(len(ids)), ids, mask)
 
     def _tail(self, batch: Batch, states: Tensor, template: Any) -> Tensor:
         with self._handing_on(list(self.stack.modules), states, template):
@@ -281,7 +347,7 @@ class Runner:
     @contextlib.contextmanager
     def _handing_on(self, blocks: Sequence[nn.Module], states: Tensor, template: Any) -> Iterator[None]:
         """Let blocks return the given states (and what else the template says) instead of computing."""
-        handed_on = states if template is None else (states, *template)
+        handed_on = with_states(template, states)
         with contextlib.ExitStack() as replaced:
             for block in blocks:
                 replaced.enter_context(_forward_replaced(block, lambda *_, **__: handed_on))
@@ -291,10 +357,9 @@ class Runner:
     def _find_pooling(self) -> Pooling:
         """Find the position that the head reads by changing the states at all others.
 
-        A row of four real tokens; if the logits stay the same when all positions but one change, that one is it.
+        One row; if the logits stay the same when the states of all positions but one change, that one is it.
         """
-        ids = torch.full((1, 4), self._real_id(), device=self.device)
-        batch = Batch(np.zeros(1, dtype=np.int64), ids, torch.ones_like(ids))
+        batch = self.trial_batch()
         recording = self.record(batch)
         states, template = recording.states[-1].clone(), recording.templates[-1]
         self._template = template
@@ -302,7 +367,7 @@ class Runner:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(states.shape, generator=generator).to(states)
         result: Pooling = "all"
-        for position, name in ((0, "first"), (3, "last")):
+        for position, name in ((0, "first"), (len(self.row) - 1, "last")):
             changed = states + noise
             changed[:, position] = states[:, position]
             if torch.allclose(self._tail(batch, changed, template), before, rtol=1e-4, atol=1e-5):
@@ -314,10 +379,11 @@ class Runner:
         """Try the last block on the pooled position alone: a padded batch must give what the whole block gives."""
         if self.pooling == "all":
             return False
-        ids = torch.full((2, 4), self._real_id(), device=self.device)
-        mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]], device=self.device)
-        batch = Batch(np.arange(2), ids, mask)
-        recording = self.record(batch)
+        batch = self.trial_batch((len(self.row), 2))
+        try:
+            recording = self.record(batch)
+        except UNUSUAL:  # its padded rows may lack a token that the head looks for
+            return False
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
         states, (rest, named) = recording.states[-2] + noise, recording.calls[-1]
@@ -327,7 +393,7 @@ class Runner:
             pooled = self.pool(
                 batch, first_tensor(forward_at_positions(block.forward, states, rest, named, self._positions(batch)))
             )
-        except (LookupError, RuntimeError, ValueError, TypeError, IndexError):
+        except UNUSUAL:
             return False  # not a block of the usual form; it is computed whole
         return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)
 
@@ -358,8 +424,3 @@ def _last_states(output: Any) -> Tensor:
     """Take the hidden states out of what a block or a model without head returned."""
     last = getattr(output, "last_hidden_state", None)
     return last if isinstance(last, Tensor) else first_tensor(output)
-
-
-def _without_states(output: Any) -> Any:
-    """What a block returned besides hidden states: None for a bare tensor, else the rest of its tuple."""
-    return tuple(output[1:]) if isinstance(output, tuple) else None

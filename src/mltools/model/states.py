@@ -23,7 +23,7 @@ from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.checks import self_check
+from mltools.model.checks import check_pooled_states, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.runner import Pooling
@@ -174,7 +174,9 @@ def _write_part(
     encoded = checkpoint.encode(part, extraction.max_length)
     if start == 0:
         self_check(runner, encoded)
-    for batch in encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device):
+        check_pooled_states(checkpoint, encoded, position, raw_last=extraction.raw_last)
+    batches = encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device)
+    for batch in (part for whole in batches for part in runner.parts(whole)):
         with predicted.of(part, batch.rows):
             values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
         writer.write(start + batch.rows, values.float().cpu().numpy())

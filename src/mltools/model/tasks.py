@@ -204,7 +204,8 @@ def second_head(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
     inside = [n for n, _ in other.named_parameters() if not n.startswith(f"{prefix}.") and checkpoint.parts[n] != HEAD]
     if inside:
         raise CheckpointError(f"{checkpoint.name}: {inside[0]} is outside {prefix} and yet no part of the head")
-    return replace(checkpoint, model=other, runner=Runner(other, checkpoint.stack, config, checkpoint.runner.device))
+    runner = Runner(other, checkpoint.stack, config, checkpoint.runner.device, checkpoint.runner.row)
+    return replace(checkpoint, model=other, runner=runner)
 
 
 def measure(checkpoint: Checkpoint, encoded: Encoded, targets: NDArray[np.int64]) -> "Scores":

@@ -10,17 +10,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mltools.errors import CheckpointError
 from mltools.layers import Window
 from mltools.model.batches import Batch
 from mltools.model.checkpoint import Checkpoint
+from mltools.model.checks import exchanged
 from mltools.model.runner import Recording
+from mltools.model.trial import untouched
 
 
 def window_logits(
     noisy: Checkpoint, clean: Checkpoint, batch: Batch, windows: Sequence[Window]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield (index of the window, logits (batch, classes) in float32) for each window, in the order of the walk."""
+    """Yield (index of the window, logits (batch, classes) in float32) for each window, in the order of the walk.
+
+    A model that cannot be run block by block is run whole for each window.
+    """
+    if noisy.runner.pads or not noisy.runner.walks:
+        yield from _window_logits(noisy, clean, batch, windows)
+        return
+    parts = batch.by_length()
+    order = torch.cat([place for place, _ in parts]).argsort()
+    found = [dict(_window_logits(noisy, clean, part, windows)) for _, part in parts]
+    yield from ((index, torch.cat([logits[index] for logits in found])[order]) for index in found[0])
+
+
+def _window_logits(
+    noisy: Checkpoint, clean: Checkpoint, batch: Batch, windows: Sequence[Window]
+) -> Iterator[tuple[int, Tensor]]:
     with torch.inference_mode():
+        if not noisy.runner.walks:
+            for index, window in enumerate(windows):
+                with exchanged(noisy, clean, window), untouched(noisy.model):  # modes go by the rows of a pass
+                    logits = noisy.runner.forward(batch).float()
+                yield index, logits
+            return
         recording = noisy.runner.record(batch)
         walk = _WindowTree(noisy, clean, recording)
         members = [(index, frozenset(window.layers)) for index, window in enumerate(windows)]
@@ -36,6 +60,8 @@ def patched_logits(
     These are the pooled position (`pooled`) or all others; NOISY's blocks go on from there. An empty window is NOISY.
     """
     runner = noisy.runner
+    if not (runner.walks and runner.pads):
+        raise CheckpointError(f"{noisy.name} cannot be run block by block, so only --positions all can be had")
     with torch.inference_mode():
         recording = runner.record(batch)
         states = recording.states[0]

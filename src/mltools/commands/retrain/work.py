@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mltools import console
 from mltools.commands.retrain import Settings
-from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.errors import RowsError, TrainingError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
@@ -25,7 +25,7 @@ from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
-from mltools.model.checks import TOLERANCE, check_kept_states, self_check
+from mltools.model.checks import TOLERANCE, check_kept_states, run_whole, self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import Logits, predict, predictions
 from mltools.model.training import (
@@ -210,13 +210,15 @@ class _Sweep:
         self.label = self.labels.label
         self.encoded = noisy.encode(examples, settings.max_length)
         self_check(self.runner, self.encoded)
-        if _caching(settings):
+        if self._caches:
             check_kept_states(noisy, pretrained, self.encoded)
         self.parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
         self.names = select_part(noisy.stack, settings.part)
-        donor = dict(pretrained.model.named_parameters())
-        self.fresh = {name: donor[name].detach() for name in self.names}
-        self.kept = {name: tensor.detach().clone() for name, tensor in self._tensors()}
+        self.running = {n: b for n, b in self.model.named_buffers() if self.checkpoint.stack.layer_of(n) is not None}
+        donor = {**dict(pretrained.model.named_parameters()), **dict(pretrained.model.named_buffers())}
+        self.fresh = {name: donor[name].detach() for name in {*self.names, *self.running}}
+        self.live = dict(self._tensors())
+        self.kept = {name: tensor.detach().clone() for name, tensor in self.live.items()}
         self.head = noisy.head_modules()
         self.states = _States()
         self.full_error: float | None = None
@@ -252,10 +254,15 @@ class _Sweep:
 
     # -- states below the window ----------------------------------------------------------------------
 
+    @property
+    def _caches(self) -> bool:
+        """Whether states below a window are kept: where they stay the same, and the model can go on from them."""
+        return _caching(self.settings) and self.runner.walks and self.runner.pads
+
     @torch.no_grad()
     def enter(self, layer: int) -> None:
         """Compute the states that enter block `layer` for all rows, unless they are there; others are dropped."""
-        if layer == self.states.layer or not _caching(self.settings):
+        if layer == self.states.layer or not self._caches:
             return
         self.model.eval()
         self.states = _States(layer, [torch.empty(0)] * len(self.encoded))
@@ -279,10 +286,8 @@ class _Sweep:
         gap = float((self._forward(batch) - whole).abs().max())
         self.runner.applications = counted  # checks are not part of the work
         if not gap <= TOLERANCE * max(1.0, float(whole.abs().max())):
-            raise CheckpointError(
-                f"{self.checkpoint.name}: going on from kept states changes logits by {gap:.3g}; run with "
-                "--frozen-dropout, which keeps none (and please report the architecture)"
-            )
+            run_whole(self.runner, f"they differ by {gap:.3g}")
+            self.states = _States()
 
     def _forward(self, batch: Batch) -> Tensor:
         if self.states.layer == 1:
@@ -312,13 +317,17 @@ class _Sweep:
         """Retrain one window and measure it; the model is NOISY again afterwards."""
         trained = self._trained(window)
         try:
-            self._load({name: self.fresh[name] for name in trained if name in self.names})
+            self._load({name: tensor for name, tensor in self.fresh.items() if self._is_in(name, window)})
             self._train(window, trained, watch, title, left)
             self._assert_rest_unmoved(trained)
             record = self._record(window)
         finally:
-            self._load({name: self.kept[name] for name in trained})
+            self._load({name: self.kept[name] for name in {*trained, *self.running}})
         return record
+
+    def _is_in(self, name: str, window: Window) -> bool:
+        """Whether a parameter or buffer is of the window's blocks."""
+        return self.checkpoint.stack.layer_of(name) in window.layers
 
     def _trained(self, window: Window) -> dict[str, nn.Parameter]:
         """Give the parameters that a window trains: its blocks' part, and the head unless that is left out."""
@@ -333,7 +342,7 @@ class _Sweep:
     @torch.no_grad()
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
-            self.parameters[name].copy_(tensor)
+            self.live[name].copy_(tensor)
 
     def _train(
         self, window: Window, trained: dict[str, nn.Parameter], watch: Watch | None, title: str, left: int
@@ -381,7 +390,8 @@ class _Sweep:
         return cross_entropy_sum(self._forward(self.encoded.batch(rows, self.runner.device)), targets)
 
     def _assert_rest_unmoved(self, trained: Mapping[str, nn.Parameter]) -> None:
-        moved = [name for name, tensor in self._tensors() if name not in trained and not tensor.equal(self.kept[name])]
+        own = [(name, tensor) for name, tensor in self._tensors() if name not in trained and name not in self.running]
+        moved = [name for name, tensor in own if not tensor.equal(self.kept[name])]
         assert not moved, f"frozen tensors moved: {moved}"
 
     def _record(self, window: Window) -> WindowRecord:
