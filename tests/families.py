@@ -70,7 +70,7 @@ T5 = {"decoder_start_token_id": 0}
 ALL_HEADS = {"num_key_value_heads": HEADS}
 CHANGES: dict[str, dict[str, Any]] = {
     "axk1": {"n_group": 2, "topk_group": 1, **ALL_HEADS},
-    "axk2": ALL_HEADS,
+    "axk2": {"n_group": 2, "topk_group": 1, **ALL_HEADS},
     "cohere_compass_text": {
         "layer_types": ["full_attention", "sliding_attention"] * 2,
         "rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), ROTARY),
@@ -91,7 +91,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "markuplm": {"max_depth": 5},
     "minicpm3": ALL_HEADS,
     "mistral4": {"n_group": 1, "topk_group": 1, **ALL_HEADS},
-    "mobilebert": {"embedding_size": 16},
+    "mobilebert": {"embedding_size": 16, "normalization_type": "layer_norm"},
     "modernvbert": {
         "text_config": {"model_type": "modernbert", **TEXT, **TEXT_TOKENS},
         "vision_config": SIGLIP,

@@ -21,6 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import LABELS, Cli, toy_rows, write_jsonl
 from families import BLOCKS, FAMILIES, save_family
+from mltools.errors import CheckpointError
 from mltools.hashing import ranked
 from mltools.model.runner import Runner
 from mltools.model.training import Training, epoch_batches, purpose_seed
@@ -28,6 +29,8 @@ from mltools.model.training import Training, epoch_batches, purpose_seed
 ROWS = [{**row, "text": f"the {row['text']}"} for row in toy_rows(28)]
 WINDOWS = {"1": (1,), "4": (4,), "2-3": (2, 3), "1-4": (1, 2, 3, 4)}
 WORKS = "works"
+DELTA_RULE = ("qwen3_5", "qwen3_5_text", "qwen3_next")
+"""Their linear attention goes by chunks of a padded length, and so rounds a row otherwise in a batch than alone."""
 TOOLS = ("swap", "states", "grads", "finetune", "retrain")
 MARGIN = 1e-5
 RATE = 1e-3
@@ -62,6 +65,7 @@ class Family:
         self.folder, self.cli = folder, cli
         self.blocks = ("--blocks", BLOCKS[name]) if name in BLOCKS else ()
         self.notes = ""
+        self.noise = 5 if name in DELTA_RULE else 1
         self.texts = tokens(self.noisy, [row["text"] for row in ROWS])
         self.targets = torch.tensor([LABELS.index(row["label"]) for row in ROWS])
 
@@ -124,7 +128,7 @@ def check_swap(family: Family) -> None:
             ours = found[i, window]
             assert ours["predicted"] == LABELS[int(logits[i].argmax())], (window, i)
             gap = abs(ours["margin"] - float(best[i, 0] - best[i, 1]))
-            assert gap <= MARGIN * max(1.0, float(best[i].abs().max())), (window, i, gap)
+            assert gap <= family.noise * MARGIN * max(1.0, float(best[i].abs().max())), (window, i, gap)
 
 
 def check_states(family: Family) -> None:
@@ -143,7 +147,11 @@ def check_states(family: Family) -> None:
 def position(family: Family) -> tuple[str, ...]:
     from mltools.model.checkpoint_loading import open_checkpoint
 
-    found = open_checkpoint(str(family.noisy), blocks=family.blocks[1] if family.blocks else None, fresh_head=LABELS)
+    blocks = family.blocks[1] if family.blocks else None
+    try:
+        found = open_checkpoint(str(family.noisy), blocks=blocks, fresh_head=LABELS)
+    except CheckpointError as error:
+        raise Refused(4, str(error)) from None
     return ("--position", "last") if found.runner.pooling == "all" else ()
 
 
@@ -167,7 +175,7 @@ def check_grads(family: Family) -> None:
     largest = max(float(np.abs(g).max()) for g in ours.values())
     for name, gradient in wanted.items():
         reference = np.zeros_like(ours[name]) if gradient is None else gradient.numpy()
-        assert np.abs(ours[name] - reference).max() <= 1e-4 * max(largest, 1e-3), name
+        assert np.abs(ours[name] - reference).max() <= family.noise * 1e-4 * max(largest, 1e-3), name
 
 
 def check_finetune(family: Family) -> None:

@@ -277,4 +277,6 @@ def with_states(output: Any, states: Any) -> Any:
     """Give what a block returned with other hidden states in it."""
     if isinstance(output, Mapping):
         return {**output, next(iter(output)): states}
+    if hasattr(output, "_replace"):
+        return output._replace(**{output._fields[0]: states})
     return type(output)((states, *output[1:])) if isinstance(output, tuple | list) else states

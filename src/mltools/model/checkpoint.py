@@ -79,7 +79,8 @@ class Checkpoint(CheckpointMeta):
     runner: Runner
     parts: dict[str, Part]
     saved_dtype: torch.dtype
-    saved_settings: dict[str, Any]
+    saved_settings: list[tuple[Any, str, Any]]
+    """What the configuration (and that of its text part) said before the model was made to run as we need it."""
     fresh: frozenset[str] = frozenset()
     """Weights that were not in the files, or of another size there, so are random: of a fresh head."""
     stamp: Sequence[object] = ()

@@ -114,10 +114,11 @@ def _open(
         config.problem_type = "single_label_classification"
     tokenizer = _load_tokenizer(folder, name, config)
     model, info, dtype = _load_model(folder, name, config)
-    saved = {key: getattr(model.config, key, None) for key in ("use_cache", "output_hidden_states", "return_dict")}
-    model.config.use_cache = False
-    model.config.output_hidden_states = False
-    model.config.return_dict = True
+    needed = {"use_cache": False, "output_hidden_states": False, "return_dict": True}
+    both = {id(each): each for each in (model.config, text_config(model))}.values()
+    saved = [(each, key, getattr(each, key, None)) for each in both for key in needed]
+    for each, key, _ in saved:
+        setattr(each, key, needed[key])
     if model.config.pad_token_id != tokenizer.pad_token_id:
         if model.config.pad_token_id is not None:
             console.warn(

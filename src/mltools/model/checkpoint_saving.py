@@ -36,19 +36,19 @@ def _is_ours(path: Path) -> bool:
 def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenance) -> None:
     """Write a checkpoint's files into a folder that exists."""
     model, config = checkpoint.model, checkpoint.model.config
-    in_memory = {key: getattr(config, key, None) for key in checkpoint.saved_settings}
+    in_memory = [(each, key, getattr(each, key)) for each, key, _ in checkpoint.saved_settings]
     state = {
         key: value.to(checkpoint.saved_dtype) if value.is_floating_point() else value
         for key, value in model.state_dict().items()
     }
     try:
-        for key, value in checkpoint.saved_settings.items():
-            setattr(config, key, value)
+        for each, key, value in checkpoint.saved_settings:
+            setattr(each, key, value)
         model.save_pretrained(folder, state_dict=state)
         config.dtype = checkpoint.saved_dtype  # else it says the type in memory
         config.save_pretrained(folder)
     finally:
-        for key, value in in_memory.items():
-            setattr(config, key, value)
+        for each, key, value in in_memory:
+            setattr(each, key, value)
     checkpoint.tokenizer.save_pretrained(folder)
     (folder / CHECKPOINT_FILE).write_text(provenance.as_json() + "\n", encoding="utf-8")

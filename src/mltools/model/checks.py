@@ -20,13 +20,13 @@ from mltools.model.trial import untouched
 
 TOLERANCE = 1e-3
 """Relative to the largest value, if that is over 1."""
-CHECK_TOKENS = 11
-"""Not a multiple of anything that models cut rows into."""
+CHECK_TOKENS, MIDDLE = 11, 7
+"""No multiples of anything that models cut rows into."""
 Walk = Callable[[Checkpoint, Checkpoint, Batch, Sequence[Window]], Iterator[tuple[int, Tensor]]]
 
 
 def check_batches(encoded: Encoded, runner: Runner) -> tuple[list[Batch], Batch]:
-    """Cut the shortest and the longest row to a few tokens, and turn the latter round: each alone, and in one batch.
+    """Cut the shortest and the longest row to a few tokens, and change the latter: each alone, and all in one batch.
 
     Rows of one length are made to differ, so that something is padded.
     """
@@ -34,8 +34,9 @@ def check_batches(encoded: Encoded, runner: Runner) -> tuple[list[Batch], Batch]
     short, long = (_cut(encoded.ids[row], CHECK_TOKENS) for row in rows)
     if len(short) == len(long) > 1:
         short = _cut(short, len(short) // 2)
-    cut = encoded.with_ids([short, long, [*long[:1], *long[-2:0:-1], *long[-1:]][: len(long)]])
-    return [cut.batch([i], runner.device) for i in range(3)], cut.batch([0, 1, 2], runner.device)
+    turned = [*long[:1], *long[-2:0:-1], *long[-1:]][: len(long)]
+    cut = encoded.with_ids([short, long, turned, _cut(long, MIDDLE)])
+    return [cut.batch([i], runner.device) for i in range(len(cut))], cut.batch(range(len(cut)), runner.device)
 
 
 def _cut(ids: list[int], length: int) -> list[int]:
