@@ -11,7 +11,8 @@
 # In the environment: SEED, OUT (where every file stays, default: bench/), TASK (its name in the records), TEXT and
 # MAX_LENGTH as the options, BATCH, EPOCHS and LR of the clean model, PLANT_EPOCHS and PLANT_LR of the plants, LAYERS
 # (the single layers planted, default: all), PAIRS (default: the outermost layers; empty: none), DECOYS (default:
-# "none random drift head"), SLOW (if set: retrain and probe too, with RETRAIN_LR and RETRAIN_EPOCHS).
+# "none random drift head"), SLOW (further techniques: "retrain probe", with RETRAIN_LR and RETRAIN_EPOCHS; probe needs
+# noisy rows among each tenth of all rows).
 # What is there already is left alone, so that the script can be stopped and started again.
 set -euo pipefail
 
@@ -62,10 +63,14 @@ for planted in ${LAYERS-$(seq "$layers")} ${PAIRS-1,$layers}; do
     once "$name-inspect.jsonl" mltools inspect "$plant" "$donor" --json "${tags[@]}"
     [ "$decoy" = none ] || continue  # what follows looks at no CLEAN
     once "$name-grads.jsonl" mltools grads "$plant" "$noisy" "${reading[@]}" "${tags[@]}"
-    [ -n "${SLOW:-}" ] || continue
-    once "$name-retrain.jsonl" mltools retrain "$plant" "$pretrained" "$noisy" "${reading[@]}" "${tags[@]}" \
-      --seed "$seed" --lr "${RETRAIN_LR:-3e-5}" --epochs "${RETRAIN_EPOCHS:-5}" --batch-size "${BATCH:-16}"
-    once "$name-probe.jsonl" mltools probe "$plant" "$noisy" "${reading[@]}" "${tags[@]}" --allow-absent
+    for technique in ${SLOW:-}; do
+      case $technique in
+        retrain)
+          once "$name-retrain.jsonl" mltools retrain "$plant" "$pretrained" "$noisy" "${reading[@]}" "${tags[@]}" \
+            --seed "$seed" --lr "${RETRAIN_LR:-3e-5}" --epochs "${RETRAIN_EPOCHS:-5}" --batch-size "${BATCH:-16}" ;;
+        probe) once "$name-probe.jsonl" mltools probe "$plant" "$noisy" "${reading[@]}" "${tags[@]}" --allow-absent ;;
+      esac
+    done
   done
 done
 

@@ -40,9 +40,8 @@ def truth(folder: Path, decoys: list[str]) -> list[str]:
     """Say what swapping only the planted layers, and only the others, reverts."""
     lines = []
     for decoy in decoys:
-        records = [record for path in sorted(folder.glob(f"*-{decoy}-truth.jsonl")) for record in read(path)]
-        own = [record["reverted"] for record in records if record["window"] == record["planted"]]
-        other = [record["reverted"] for record in records if record["window"] != record["planted"]]
+        pairs = [read(path) for path in sorted(folder.glob(f"*-{decoy}-truth.jsonl"))]
+        own, other = ([pair[place]["reverted"] for pair in pairs] for place in (0, 1))
         lines.append(
             f"Decoy {decoy}: swapping only the planted layers reverts {min(own):.2f} to {max(own):.2f} of the noisy "
             f"rows, only the others {min(other):.2f} to {max(other):.2f}."
