@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Cli
+from conftest import Cli, Shell
 from mltools.errors import TimeLeftError, UsageError
 from mltools.shards import in_shard, item_digest, parse_duration, parse_shard
 
@@ -164,3 +164,47 @@ def test_time_that_is_left_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     run.edge()
     with pytest.raises(TimeLeftError):
         run.edge()
+
+
+@pytest.mark.parametrize("tool", ["swap", "retrain"])
+def test_windows_are_served_as_they_come(
+    tool: str, cli: Cli, shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """A record is there before the next window is asked for; together they are the sweep."""
+    whole = cli(*sweep(tool, tiny, noisy_rows))
+    line = " ".join(map(str, sweep(tool, tiny, noisy_rows, "--layers", "-")))
+    served = shell(
+        f"mkfifo ask; (mltools {line} < ask > told) & exec 3> ask; "
+        "for w in $(mltools windows 4); do n=$(wc -l < told); echo $w >&3; "
+        "while [ $(wc -l < told) = $n ]; do sleep .05; done; done; exec 3>&-; wait",
+        tmp_path,
+    )
+    assert served.code == 0, served.err
+    (tmp_path / "again.jsonl").write_text((tmp_path / "told").read_text())
+    assert cli("merge", tmp_path / "again.jsonl").out == whole.out
+
+
+def test_piped_windows_go_with_little_else(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    for options, message in (
+        (["--layers", "-", "--layers", 1], "name no others"),
+        (["--layers", "-", "--shard", "1/2"], "no --shard"),
+        (["--layers", "-", "-n"], "no --shard, no --dry-run"),
+        (["--layers", "-", "--per-row", "x.parquet"], "--per-row"),
+    ):
+        found = cli(*sweep("swap", tiny, noisy_rows, *options))
+        assert found.code == 2 and message in found.err, found.err
+    both = cli("swap", tiny("bert", 1), tiny("bert", 2), "-", "--layers", "-")
+    assert both.code == 2 and "both come from stdin" in both.err
+
+
+def test_swap_ends_at_the_edge_of_a_start(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    command = sweep("swap", tiny, noisy_rows)
+    records, statuses = tmp_path / "records.jsonl", []
+    records.touch()
+    while len(statuses) < 9 and (not statuses or statuses[-1] == 75):
+        found = cli(*command, "--time-left", "0.001s", "--resume", records)
+        with records.open("a") as file:
+            file.write(found.out)
+        statuses.append(found.code)
+    assert statuses == [75, 75, 75, 0]
+    assert cli("merge", records).out == cli(*command).out

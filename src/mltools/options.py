@@ -189,7 +189,7 @@ Layers = Annotated[
         "--layers",
         metavar="LIST",
         steers=False,
-        help="Window as a layer list, e.g. 2-4; repeatable. Default: every window.",
+        help="Window as a layer list, e.g. 2-4; repeatable; - reads them from stdin. Default: every window.",
     ),
 ]
 Resume = Annotated[

@@ -24,6 +24,7 @@ from mltools.options import (
     ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag
+from mltools.sweep import check_piped
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ SPEC = CommandSpec(
     ),
     counted="windows",
     writes=("window", "work"),
+    check=lambda settings, given: check_piped(settings),
     sweep=lambda n_layers: full_first(all_windows(n_layers), n_layers),
     released={"clip_scope": "all", "frozen_dropout": True},
 )

@@ -40,7 +40,7 @@ from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, label_margin
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
-from mltools.sweep import finished_errors, scaled
+from mltools.sweep import PIPED, finished_errors, piped_windows, scaled
 
 DEFAULTS = bare(Settings)
 
@@ -450,28 +450,31 @@ def run(run: Run) -> Iterator[WindowRecord]:
     """Retrain the windows asked for."""
     noisy = run.model("noisy").open()
     pretrained = run.model("pretrained").open(fresh_head=noisy.labels)
-    windows = run.chosen(full_first(parse_windows(run.settings.layers, noisy.n_layers), noisy.n_layers), items)
-    if not windows:
-        return
 
     def watch(steps: Iterator[tuple[int, float]], total: int, label: str, windows: int) -> Iterator[tuple[int, float]]:
         return run.track(steps, total, "steps", label, windows)
 
-    yield from retrain(
-        noisy,
-        pretrained,
-        run.rows,
-        windows,
-        run.settings,
-        done=run.earlier,
-        run=run.digest,
-        strict=run.settings.validity.strict,
-        watch=watch,
-        edge=run.edge,
-    )
-    run.report(
-        resumed=len(run.earlier) or None,
-        rows=len(run.rows),
-        layers=noisy.n_layers,
-        applications=noisy.runner.applications,
-    )
+    applications = 0
+    for windows in _groups(run, noisy.n_layers):
+        yield from retrain(
+            noisy,
+            pretrained,
+            run.rows,
+            windows,
+            run.settings,
+            done=run.earlier,
+            run=run.digest,
+            strict=run.settings.validity.strict,
+            watch=watch,
+            edge=run.edge,
+        )
+        applications += noisy.runner.applications
+    run.report(resumed=len(run.earlier) or None, rows=len(run.rows), layers=noisy.n_layers, applications=applications)
+
+
+def _groups(run: Run, n_layers: int) -> Iterator[list[Window]]:
+    """Give the windows of one sweep: all, or each alone where they come from stdin."""
+    if run.settings.layers == PIPED:
+        yield from piped_windows(n_layers)
+    elif windows := run.chosen(full_first(parse_windows(run.settings.layers, n_layers), n_layers), items):
+        yield windows

@@ -29,6 +29,7 @@ from mltools.options import (
     ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag, Writes
+from mltools.sweep import PIPED, check_piped
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ class Settings:
 
 
 def _check(settings: Settings, given: Collection[str]) -> None:
+    check_piped(settings)
+    if settings.per_row is not None and (settings.layers == PIPED or settings.time_left is not None):
+        raise UsageError("--per-row is of windows measured together: no --layers - and no --time-left")
     if settings.write is not None and len(settings.layers) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     if settings.positions != "all" and (settings.write is not None or settings.resume is not None):

@@ -46,7 +46,7 @@ from mltools.model.window_tree import patched_logits, window_logits
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
-from mltools.sweep import finished_errors, scaled
+from mltools.sweep import PIPED, by_start, finished_errors, piped_windows, scaled
 
 DEFAULTS = bare(Settings)
 
@@ -348,21 +348,37 @@ def run(run: Run) -> Iterator[WindowRecord]:
     """Swap the windows asked for, and write what else is wanted of them."""
     settings: Settings = run.settings
     noisy, clean = run.model("noisy").open(), run.model("clean").open()
-    windows = run.chosen(_asked(settings, noisy.n_layers), items)
-    if not windows:
-        return
-    result = SwapResult.empty()
-    yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
+    result, applications = SwapResult.empty(), 0
+    for number, windows in enumerate(_groups(run, noisy.n_layers)):
+        run.edge()
+        yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
+        applications += result.applications
+        if result.validity is not None and not number:
+            run.judged(result.validity, strict=settings.validity.strict)
     if settings.per_row is not None:
         write_per_row(settings.per_row, result, run.rows, run.made_by("per_row"), replace=run.force)
     if settings.write is not None:
-        write_mixed(noisy, clean, windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force)
-    if result.validity is not None:
-        run.judged(result.validity, strict=settings.validity.strict)
+        write_mixed(
+            noisy, clean, result.windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force
+        )
     run.report(
         resumed=len(run.earlier) or None,
         rows=result.rows,
         layers=result.layers,
-        applications=result.applications,
-        applications_per_row=result.applications / result.rows if result.rows else None,
+        applications=applications,
+        applications_per_row=applications / result.rows if result.rows else None,
     )
+
+
+def _groups(run: Run, n_layers: int) -> Iterator[list[Window]]:
+    """Give the windows that are measured together: all, or with --time-left those of one start; from stdin one each."""
+    if run.settings.layers == PIPED:
+        yield from piped_windows(n_layers)
+        return
+    windows = run.chosen(_asked(run.settings, n_layers), items)
+    done = {record.values.get("window") for record in run.earlier}
+    left = [window for window in windows if str(window) not in done]
+    if run.settings.time_left is not None and left:
+        yield from by_start(left)
+    elif windows:
+        yield windows
