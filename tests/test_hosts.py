@@ -67,8 +67,8 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
                 f"AuthorizedKeysFile {folder}/user.pub\nStrictModes no\nPermitRootLogin yes\nMaxStartups 100\n"
                 f"SetEnv {' '.join(variables)}\n"
             )
-            program = shutil.which("sshd", path=path) or ""
-            server = subprocess.Popen([program, "-D", "-f", config], stderr=subprocess.DEVNULL)
+            sshd = shutil.which("sshd", path=path) or ""
+            server = subprocess.Popen([sshd, "-D", "-f", config], stderr=subprocess.DEVNULL)
             options = f"-i {folder}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
             found.append(Host(f"ssh -p {port} {options} 127.0.0.1", server))
         time.sleep(1)
@@ -87,7 +87,7 @@ def test_two_hosts_of_which_one_goes_down(
         shutil.copytree(source, tmp_path / name)
     shutil.copy(noisy_rows, tmp_path / "rows.jsonl")
     (tmp_path / "hosts").write_text("".join(f"{host.login}\n" for host in hosts))
-    words = [SCRIPT, "hosts", "6", "runs", "retrain", "noisy", "clean", "rows.jsonl", "--epochs", "2"]
+    words = [str(SCRIPT), "hosts", "6", "runs", "retrain", "noisy", "clean", "rows.jsonl", "--epochs", "2"]
     script = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE)
     runs, end = tmp_path / "runs", time.monotonic() + 300
     while script.poll() is None and not list(runs.glob("*.jsonl")) and time.monotonic() < end:

@@ -199,7 +199,8 @@ def test_piped_windows_go_with_little_else(cli: Cli, tiny: Tiny, noisy_rows: Pat
 
 def test_swap_ends_at_the_edge_of_a_start(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     command = sweep("swap", tiny, noisy_rows)
-    records, statuses = tmp_path / "records.jsonl", []
+    records = tmp_path / "records.jsonl"
+    statuses: list[int] = []
     records.touch()
     while len(statuses) < 9 and (not statuses or statuses[-1] == 75):
         found = cli(*command, "--time-left", "0.001s", "--resume", records)
