@@ -181,7 +181,7 @@ def test_b47_only_data_on_stdout_and_a_bar_on_stderr(shell: Shell, folder: Path)
     plain = shell("mltools swap noisy clean noisy.jsonl", folder)
     status, out, err = under_terminal([shell.program, *SWAP, "noisy.jsonl"], folder)
     assert status == 0 and out == plain.out
-    assert re.search(r"swap .*\d+/40.* rows", err) and err.endswith("\n") and "\x1b[?25h" in err  # cursor is back
+    assert re.search(r"swap .*\d+/160.* rows", err) and err.endswith("\n") and "\x1b[?25h" in err  # cursor is back
     assert err.splitlines()[-1].split("\r")[-1].endswith("\n") is False and "swap: windows=10 rows=40" in err
 
 
@@ -231,7 +231,7 @@ def test_log_lines_where_there_is_no_terminal(cli: Cli, folder: Path, monkeypatc
     assert len(said()) == 1  # a run of less than a minute says nothing but the summary
     monkeypatch.setattr(console, "LOG_EVERY_SECONDS", 0.0)
     lines = said()
-    assert len(lines) == 41 and re.fullmatch(r"swap: 7/40 rows \([\d.e+]+/s, \d+ s left\)", lines[6])
+    assert len(lines) == 161 and re.fullmatch(r"swap: 7/160 rows \([\d.e+]+/s, \d+ s left\)", lines[6])
     assert cli(*words, "-q").err == ""
 
 

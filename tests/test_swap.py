@@ -70,6 +70,30 @@ def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -
     assert result.applications == 48 * (layers * (layers + 1) * (layers + 2) // 6 + 2 * layers)
 
 
+@pytest.mark.parametrize("room", [1 << 32, 0])
+def test_k10_records_come_as_the_walk_proceeds(
+    room: int, tiny: Tiny, noisy_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass a first layer, at no cost where recorded passes are kept; else few, so that a tenth is the most they add."""
+    monkeypatch.setattr("mltools.model.passes.MOST_KEPT", room)
+    base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=7))) for seed in (1, 2))
+    rows, result, seen, when = read_examples(noisy_rows), SwapResult.empty(), [0], list[int]()
+
+    def progress(items: Iterator[int], total: int) -> Iterator[int]:
+        for item in items:
+            seen[0] += 1
+            yield item
+        assert seen[0] == total
+
+    for record in swap(base, donor, rows, progress=progress, result=result):
+        when.append((seen[0] - 1) // 48 if record.start < 7 else 99)
+    least = 7 * 8 * 9 // 6 + 14
+    if room:
+        assert when == sorted(when) and {*when} >= {0, 1, 2, 3, 4, 5} and result.applications == 48 * least
+    else:
+        assert when[0] == 0 and 1 in when and least < result.applications / 48 <= 1.1 * least + 7
+
+
 def test_reverted_is_of_noisy_rows_and_scaled_of_the_full_window(tmp_path: Path, cli: Cli) -> None:
     """Both worked out from the predictions row by row."""
     folder, per_row = CONFORMANCE / "bert-questions", tmp_path / "rows.parquet"

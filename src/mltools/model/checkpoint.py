@@ -99,7 +99,7 @@ class Checkpoint(CheckpointMeta):
             CheckpointError: the files are not those that were read.
         """
         digest = folder_digest(self.folder)
-        self._check_files()
+        self.check_files()
         return {"path": self.name, "sha256": digest}
 
     @contextlib.contextmanager
@@ -112,11 +112,12 @@ class Checkpoint(CheckpointMeta):
         try:
             yield
         except Exception:
-            self._check_files()
+            self.check_files()
             raise
-        self._check_files()
+        self.check_files()
 
-    def _check_files(self) -> None:
+    def check_files(self) -> None:
+        """Raise CheckpointError if the files are not those that were opened."""
         if folder_stamp(self.folder) != self.stamp:
             raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
 

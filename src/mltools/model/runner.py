@@ -71,6 +71,7 @@ class Runner:
         self.device = device
         self.row = [*[row[0]] * (4 - len(row)), *row]
         self._template: Any = None
+        self._kept: dict[bytes, Recording] | None = None
         self.pools_last_block = False
         self.walks = True
         """Whether blocks can be run one by one; else every pass is the stock one, of the whole model."""
@@ -189,8 +190,25 @@ class Runner:
         with self._handing_on(list(self.stack.modules)[: layer - 1], states, self._template):
             return self._logits(batch)
 
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep what `record` gives, so that the same batch costs nothing when it comes again."""
+        self._kept = {}
+        try:
+            yield
+        finally:
+            self._kept = None
+
     def record(self, batch: Batch) -> Recording:
         """Run the whole model once and keep all that is needed to replay any block on this batch."""
+        if self._kept is None:
+            return self._record(batch)
+        rows = batch.rows.tobytes()
+        if rows not in self._kept:
+            self._kept[rows] = self._record(batch)
+        return self._kept[rows]
+
+    def _record(self, batch: Batch) -> Recording:
         states: list[Tensor] = []
         calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         templates: list[Any] = []

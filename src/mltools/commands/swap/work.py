@@ -5,10 +5,12 @@ to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a 
 window is always measured (L more where it is not asked for), and CLEAN whole (L): see `model.validity`.
 """
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.checks import check_mixture, self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.inference import TIE
+from mltools.model.passes import can_keep, passes
 from mltools.model.validity import (
     Labels,
     PairValidity,
@@ -63,6 +66,7 @@ class SwapResult:
     `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits. `further` and `donor`
     are the predictions (rows,) of windows measured besides (NOISY unchanged, the full window), and of CLEAN whole.
     `label_margin` are the rows' `label_margins` by windows, these and those besides.
+    The first `n_measured` windows are measured by now.
     """
 
     windows: list[Window]
@@ -76,6 +80,7 @@ class SwapResult:
     donor: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
     label_margin: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     validity: PairValidity | None = None
+    n_measured: int = 0
 
     def start(self, noisy: Checkpoint, windows: Sequence[Window], further: Sequence[Window], rows: int) -> None:
         """Make room for the predictions of `rows` rows under each window, and count from 0."""
@@ -143,23 +148,32 @@ def swap(
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
     clean.runner.applications = 0
-    rows = _predict(noisy, clean, donor, encoded, labels, settings.batch_size, settings.positions, result)
-    with noisy.unchanged(), clean.unchanged():
-        for _ in progress(rows, len(encoded)) if progress else rows:
-            pass
+    keeps = can_keep(noisy, encoded)
+    parts = passes([*windows, *further], noisy.n_layers, keeps=keeps)
+    rows = _predict(noisy, clean, donor, encoded, labels, settings.batch_size, settings.positions, result, parts)
+
+    def judge() -> PairValidity:
+        noisy.check_files()
+        clean.check_files()
+        found = judge_pair(
+            result.further[UNCHANGED],
+            result.donor,
+            labels,
+            settings.validity.min_noisy_accuracy,
+            (noisy.name, clean.name),
+            twin=settings.donor_is == "clean",
+            n_cut=encoded.n_cut,
+            n_unlabelled=examples.n_unlabelled,
+        )
+        return with_twins(found, noisy, clean) if settings.donor_is == "clean" else found
+
+    records, n_given = _records(judge, labels, full, result, settings, errors, run), 0
+    with noisy.unchanged(), clean.unchanged(), noisy.runner.keeping() if keeps else contextlib.nullcontext():
+        for _ in progress(rows, len(encoded) * len(parts)) if progress else rows:
+            yield from islice(records, result.n_measured - n_given)
+            n_given = result.n_measured
     result.applications = sum(runner.applications for runner in {noisy.runner, clean.runner})
-    found = judge_pair(
-        result.further[UNCHANGED],
-        result.donor,
-        labels,
-        settings.validity.min_noisy_accuracy,
-        (noisy.name, clean.name),
-        twin=settings.donor_is == "clean",
-        n_cut=encoded.n_cut,
-        n_unlabelled=examples.n_unlabelled,
-    )
-    result.validity = with_twins(found, noisy, clean) if settings.donor_is == "clean" else found
-    yield from _records(labels, full, result, settings, errors, run)
+    yield from records
 
 
 def prefixes(windows: Sequence[Window], full: Window, noisy: Checkpoint) -> Sequence[Window]:
@@ -218,14 +232,19 @@ def _predict(
     batch_size: int | None,
     positions: str,
     result: SwapResult,
+    parts: Sequence[Sequence[int]],
 ) -> Iterator[int]:
-    """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done."""
+    """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done in a pass."""
     measured, further = [*result.windows, *result.further], list(result.further)
     walk = window_logits if positions == "all" else partial(patched_logits, pooled=positions == "pooled")
-    for batch in encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device):
-        with torch.inference_mode():
-            result.donor[batch.rows] = clean.runner.forward(batch).argmax(dim=1).cpu().numpy()
-        for index, logits in walk(noisy, donor, batch, measured):
+    batches = list(encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device))
+    left = set(range(len(result.windows)))
+    for chosen, batch in product(parts, batches):
+        if chosen is parts[0]:
+            with torch.inference_mode():
+                result.donor[batch.rows] = clean.runner.forward(batch).argmax(dim=1).cpu().numpy()
+        for place, logits in walk(noisy, donor, batch, [measured[index] for index in chosen]):
+            index = chosen[place]
             result.label_margin[index, batch.rows] = label_margins(logits.cpu().numpy(), labels, batch.rows)
             if index >= len(result.windows):
                 window = further[index - len(result.windows)]
@@ -234,10 +253,14 @@ def _predict(
             best = logits.topk(min(2, logits.shape[1]), dim=1)
             result.predicted[index, batch.rows] = best.indices[:, 0].cpu().numpy()
             result.margin[index, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
+        if batch is batches[-1]:
+            left -= {*chosen}
+            result.n_measured = min(left, default=len(result.windows))
         yield from (int(row) for row in batch.rows)
 
 
 def _records(
+    judge: Callable[[], PairValidity],
     labels: Labels,
     full: Window,
     result: SwapResult,
@@ -245,18 +268,21 @@ def _records(
     earlier: Mapping[Window, float],
     run: str | None,
 ) -> Iterator[WindowRecord]:
-    assert result.validity is not None
+    """Yield the windows' records in their order, each when it is measured; the first ones after the first pass."""
+    result.validity = judge()
     columns, is_noisy = result.validity.columns(), labels.noisy
     predicted = {**dict(zip(result.windows, result.predicted, strict=True)), **result.further}
-    hits = {window: found == labels.label for window, found in predicted.items()}
-    margins = dict(zip([*result.windows, *result.further], result.label_margin[:, is_noisy], strict=True))
-    errors = {**earlier, **{window: 1 - _share(found[is_noisy]) for window, found in hits.items()}}
+    hits = {window: predicted[window] == labels.label for window in (full, UNCHANGED) if window in predicted}
+    full_error = 1 - _share(hits[full][is_noisy]) if full in hits else earlier[full]
+    margins = dict(zip([*result.windows, *result.further], result.label_margin, strict=True))
     if full in hits and _share(hits[full][~is_noisy]) < _share(hits[UNCHANGED][~is_noisy]) - BREAKS:
         console.warn(
             f"the full window has accuracy {_share(hits[full][~is_noisy]):.3g} on clean rows, NOISY "
             f"{_share(hits[UNCHANGED][~is_noisy]):.3g}: the mixture breaks the model"
         )
     for i, window in enumerate(result.windows):
+        hit = predicted[window] == labels.label
+        error = 1 - _share(hit[is_noisy])
         yield WindowRecord(
             tool="swap",
             start=window.start,
@@ -267,16 +293,16 @@ def _records(
             part=settings.part,
             positions=settings.positions,
             n_noisy=int(is_noisy.sum()),
-            noisy_accuracy=_share(hits[window][is_noisy]),
-            memorisation_error=errors[window],
-            memorisation_error_scaled=scaled(errors[window], errors[full]),
+            noisy_accuracy=_share(hit[is_noisy]),
+            memorisation_error=error,
+            memorisation_error_scaled=scaled(error, full_error),
             n_clean=int((~is_noisy).sum()),
-            clean_accuracy=_share(hits[window][~is_noisy]),
+            clean_accuracy=_share(hit[~is_noisy]),
             reverted=reverted(result.predicted[i], labels),
             run=run,
             item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
-            **margin_columns(margins[window], margins[UNCHANGED]),
+            **margin_columns(margins[window][is_noisy], margins[UNCHANGED][is_noisy]),
             **columns,
         )
 
