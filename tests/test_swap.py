@@ -74,7 +74,7 @@ def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -
 def test_k10_records_come_as_the_walk_proceeds(
     room: int, tiny: Tiny, noisy_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass a first layer, at no cost where recorded passes are kept; else few, so that a tenth is the most they add."""
+    """A pass a first layer, at no cost where recorded passes are kept; else few, which add a tenth at most."""
     monkeypatch.setattr("mltools.model.passes.MOST_KEPT", room)
     base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=7))) for seed in (1, 2))
     rows, result, seen, when = read_examples(noisy_rows), SwapResult.empty(), [0], list[int]()
