@@ -370,7 +370,7 @@ class Run:
         """Where finished records are kept meanwhile: of commands that can go on from records, and write a file."""
         out = self.get("out")
         resumes = "resume" in self.fields and self.fields["resume"].mark.opens == "records"
-        to_file = out is not None and str(out) != STDIN and not is_device(out) and not self.silent
+        to_file = out is not None and out.name not in ("", STDIN) and not is_device(out) and not self.silent
         return partial_path(out) if resumes and to_file else None
 
     @property
