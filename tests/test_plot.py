@@ -515,6 +515,11 @@ MANY: dict[str, tuple[Rows, Asked, FigureStyle]] = {
         Asked(),
         FigureStyle(("model", "dataset"), 6.8, 7),
     ),
+    "row of grids": (
+        [{**each, "dataset": task} for task in TASKS[:4] for each in SMALL],
+        Asked(),
+        FigureStyle(("dataset",), 6.8),
+    ),
     "events": (
         [event(name, 3 + i % 3, **tags) for i, tags in enumerate(TAGS) for name in ("crossing", "initiation")],
         Asked(by=["dataset"], overlay="model"),
@@ -535,6 +540,7 @@ PICTURES = {
     "legend": layer_bars,
     "facets": layer_bars,
     "grids": heatmap,
+    "row of grids": heatmap,
     "events": events,
     "maxima": maxima,
     "wrapped": centroid,

@@ -78,12 +78,15 @@ def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
     values = [_filled(row) for row in grid.cells]
     colors = "RdBu_r" if grid.unit == "signed" else "viridis"
     ends = [[i - 0.5 for i in range(n + 1)] for n in (len(grid.columns), len(grid.rows))]
-    look: dict[str, Any] = {"cmap": colors, "vmin": grid.low, "vmax": grid.high, "linewidth": 0}
-    image = axes.pcolormesh(*ends, values, antialiased=False, **look)  # not imshow, whose pixels viewers of SVG blur
+    look: dict[str, Any] = {"cmap": colors, "vmin": grid.low, "vmax": grid.high}
+    image = axes.pcolormesh(
+        *ends, values, edgecolors="face", linewidth=0.2, **look
+    )  # not imshow, whose pixels viewers of SVG blur
     axes.invert_yaxis()
     if own_bar:
         scale = PercentFormatter(1) if grid.unit == "share" else None
-        axes.figure.colorbar(image, ax=axes, label=grid.value_name, format=scale)
+        letters = max(8, int((size[1] - 0.8) * POINTS / (0.56 * _font(axes))))
+        axes.figure.colorbar(image, ax=axes, label="\n".join(textwrap.wrap(grid.value_name, letters)), format=scale)
     axes.set(xlabel=grid.column_axis, ylabel=grid.row_axis)
     room = size[0] - (1.3 if own_bar else 0.8), size[1] - 0.8
     if max(map(len, grid.columns)) > 3:

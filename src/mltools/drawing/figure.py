@@ -145,8 +145,8 @@ def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> 
     drawn = [spots[cell] for cell in layout.cells]
     for cell in {(i, j) for i in range(down) for j in range(across)} - set(layout.cells):
         spots[cell].set_axis_off()
-    if images and one_bar:
-        _color_bar(figure, panels[0], images[0])
+    if isinstance(panels[0], Grid) and one_bar:
+        _color_bar(figure, panels[0], images[0], _wrapped(panels[0].value_name, height * down - 0.8, style))
     if style.facet:
         share_scales(drawn)
     _name_axes(figure, drawn, layout, style)
@@ -174,12 +174,11 @@ def _scale(panel: Panel) -> tuple[object, ...] | None:
     return (panel.value_name, panel.low, panel.high, panel.unit) if isinstance(panel, Grid) else None
 
 
-def _color_bar(figure: "Figure", panel: Panel, image: Any) -> None:
+def _color_bar(figure: "Figure", panel: Grid, image: Any, label: str) -> None:
     from matplotlib.ticker import PercentFormatter
 
-    assert isinstance(panel, Grid)
     scale = PercentFormatter(1) if panel.unit == "share" else None
-    figure.colorbar(image, ax=figure.axes, label=panel.value_name, format=scale, fraction=0.08, aspect=30)
+    figure.colorbar(image, ax=figure.axes, label=label, format=scale, fraction=0.08, aspect=30)
 
 
 # -- where panels stand -------------------------------------------------------------------------------
