@@ -80,7 +80,7 @@ def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
     ends = [[i - 0.5 for i in range(n + 1)] for n in (len(grid.columns), len(grid.rows))]
     look: dict[str, Any] = {"cmap": colors, "vmin": grid.low, "vmax": grid.high}
     image = axes.pcolormesh(
-        *ends, values, edgecolors="face", linewidth=0.2, **look
+        *ends, values, edgecolors="face", linewidth=0.7, **look
     )  # not imshow, whose pixels viewers of SVG blur
     axes.invert_yaxis()
     if own_bar:
