@@ -60,6 +60,16 @@ def test_citation() -> None:
     assert PROJECT["urls"]["Paper"] == paper["url"]
 
 
+def test_what_contributing_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in re.findall(r"`([\w./-]+/(?:[\w-]+\.\w+)?)`", text.replace("NAME", "swap")):
+        assert any((folder / path).exists() for folder in (ROOT, ROOT / "src/mltools")), path
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets()
+    (table,) = re.findall(r"\| change \|.*?\n\n", text, flags=re.S)
+    for name in " ".join(re.findall(r"`([a-z_ ]+)` \| \d", table)).split():
+        assert name in " ".join(targets()) or (ROOT / f"tests/test_{name}.py").exists(), name
+
+
 def test_hosted_ci_runs_only_targets() -> None:
     runs = [step["run"] for step in steps() if "run" in step]
     assert {"make test", "make lint", "make wheel", "make smoke", "make lowest", "make highest", "make mutants"} <= set(
