@@ -3,6 +3,7 @@
 Names in the lines are those of the folder that the `place` fixture of test_commands.py makes.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -91,3 +92,15 @@ CASES: dict[str, Case] = {
     "completion": Case("bash"),
     "help": Case("swap"),
 }
+
+
+def line(name: str, out: str, *more: str) -> list[str]:
+    """The words of a command's line, with what it needs written to `out`."""
+    case = CASES[name]
+    return [name, *shlex.split(f"{case.line} {case.needs.replace('OUT', out)}"), *more]
+
+
+def without_out(name: str, option: str = "") -> list[str]:
+    """The words of the line that goes with an output option, without one."""
+    case = CASES[name]
+    return [name, *shlex.split(case.instead.get(option, case.line))]

@@ -205,6 +205,35 @@ def noisy_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("rows") / "noisy.jsonl", toy_rows())
 
 
+@pytest.fixture(scope="session")
+def case_inputs(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., Path]) -> Path:
+    """A folder with rows, checkpoints of two layers (links), records and states."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_jsonl(folder / "noisy.jsonl", toy_rows(40))
+    write_jsonl(folder / "rows.jsonl", [{"text": row["text"], "label": row["original_label"]} for row in toy_rows(60)])
+    write_jsonl(folder / "sst2.jsonl", [{"sentence": f"film {i}", "label": i % 2} for i in range(40)])
+    for name, seed in (("noisy", 1), ("clean", 2), ("model", 3)):
+        (folder / name).symlink_to(tiny("bert", seed, num_hidden_layers=2))
+    models, rows = [str(folder / name) for name in ("noisy", "clean", "model")], str(folder / "noisy.jsonl")
+    for words in (
+        ["swap", *models[:2], rows, "-o", str(folder / "swap.jsonl")],
+        ["grads", models[0], rows, "-o", str(folder / "grads.jsonl")],
+        ["states", models[0], rows, "-o", str(folder / "states.safetensors")],
+        ["generalise", models[2], rows, "--runs", "2", "--epochs", "1", "-o", str(folder / "halves.jsonl")],
+    ):
+        assert main([*words, "-q"]) == 0
+    return folder
+
+
+@pytest.fixture
+def place(case_inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with links to the inputs, where the program runs."""
+    for path in case_inputs.iterdir():
+        (tmp_path / path.name).symlink_to(path.resolve())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @dataclass
 class Result:
     """What a run of the program gave."""

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -81,6 +82,15 @@ def patch(environment: dict[str, str]) -> None:
         setattr(importlib.import_module(module), name, float(value))
 
 
+def limit(environment: dict[str, str]) -> None:
+    """Limit a resource as MLTOOLS_TEST_LIMIT says: `FSIZE=100` bytes a file, `AS=+1000` bytes more memory."""
+    name, _, value = environment.get("MLTOOLS_TEST_LIMIT", "").partition("=")
+    if name:
+        pages = int(Path("/proc/self/statm").read_text().split()[0]) if value.startswith("+") else 0
+        most = pages * resource.getpagesize() + int(value)
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+
+
 def receive(connection: socket.socket) -> tuple[list[int], list[str], str, dict[str, str]]:
     """Read one request: streams, arguments, folder, environment."""
     fds = array.array("i")
@@ -109,6 +119,7 @@ def answer(connection: socket.socket) -> None:
         setattr(sys, ("stdin", "stdout", "stderr")[target], os.fdopen(target, mode, closefd=False))
     sys.argv = ["mltools", *arguments]
     patch(environment)
+    limit(environment)
     from mltools.cli import main
 
     try:

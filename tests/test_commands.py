@@ -18,8 +18,8 @@ import jsonschema
 import polars as pl
 import pytest
 
-from cases import CASES
-from conftest import COMMANDS, Cli, Result, Shell, toy_rows, write_jsonl
+from cases import CASES, line, without_out
+from conftest import COMMANDS, Cli, Result, Shell
 from forkserver import Process
 from mltools.cli.registry import command_names
 from mltools.io.groups import GROUPING
@@ -68,37 +68,6 @@ OUTPUTS = [(name, option, ending) for name in command_names() for option, ending
 FILES = [(name, words) for name, case in CASES.items() for words in case.files]
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
-    """A folder with rows, checkpoints of two layers (links), records and states."""
-    from mltools.cli import main
-
-    folder = tmp_path_factory.mktemp("inputs")
-    write_jsonl(folder / "noisy.jsonl", toy_rows(40))
-    write_jsonl(folder / "rows.jsonl", [{"text": row["text"], "label": row["original_label"]} for row in toy_rows(60)])
-    write_jsonl(folder / "sst2.jsonl", [{"sentence": f"film {i}", "label": i % 2} for i in range(40)])
-    for name, seed in (("noisy", 1), ("clean", 2), ("model", 3)):
-        (folder / name).symlink_to(tiny("bert", seed, num_hidden_layers=2))
-    models, rows = [str(folder / name) for name in ("noisy", "clean", "model")], str(folder / "noisy.jsonl")
-    for words in (
-        ["swap", *models[:2], rows, "-o", str(folder / "swap.jsonl")],
-        ["grads", models[0], rows, "-o", str(folder / "grads.jsonl")],
-        ["states", models[0], rows, "-o", str(folder / "states.safetensors")],
-        ["generalise", models[2], rows, "--runs", "2", "--epochs", "1", "-o", str(folder / "halves.jsonl")],
-    ):
-        assert main([*words, "-q"]) == 0
-    return folder
-
-
-@pytest.fixture
-def place(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with links to the inputs, where the program runs."""
-    for path in inputs.iterdir():
-        (tmp_path / path.name).symlink_to(path.resolve())
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 WHOLE: dict[str, Result] = {}
 
 
@@ -113,18 +82,6 @@ def whole(cli: Cli, place: Path) -> Callable[[str], Result]:
         return WHOLE[name]
 
     return run
-
-
-def line(name: str, out: str, *more: str) -> list[str]:
-    """The words of a command's line, with what it needs written to `out`."""
-    case = CASES[name]
-    return [name, *shlex.split(f"{case.line} {case.needs.replace('OUT', out)}"), *more]
-
-
-def without_out(name: str, option: str = "") -> list[str]:
-    """The words of the line that goes with an output option, without one."""
-    case = CASES[name]
-    return [name, *shlex.split(case.instead.get(option, case.line))]
 
 
 @pytest.fixture(scope="module")

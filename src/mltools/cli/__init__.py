@@ -16,7 +16,7 @@ from mltools.errors import MltoolsError, NotFoundError, ResourceError, lacks_mem
 from mltools.io.stdout import write_stdout
 from mltools.signals import ENDS, Terminated, heard, stoppable
 
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
