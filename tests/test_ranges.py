@@ -2,16 +2,17 @@
 
 import math
 import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import COMMANDS, Cli
 from mltools.errors import UsageError
 from mltools.ranges import Range
-from mltools.spec import Field, Flag, bare, flatten, value_at
+from mltools.spec import Field, Flag, Operand, bare, flatten, value_at
 
 FIELDS = [(command.spec, each) for command in COMMANDS.values() for each in flatten(command.spec.settings)]
 
@@ -112,3 +113,48 @@ def test_k6_numbers_are_checked_before_anything_is_read(cli: Cli, words: str) ->
     result = cli(*words.split(), "-q")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
     assert "Traceback" not in result.err and "fault" not in result.err
+
+
+# -- every option of every command ----------------------------------------------------------------------
+JUNK = ["", " ", "-1", "0", "1", "2", "1.5", "1e999", "nan", "99999999999999999999", "1-2", "2-1", "a", "a,b", "a,,b"]
+JUNK += ["a=1", "=", "a=nan", "true", "-", ".", "..", "/none/x", "x/", "x.parquet", "x.jsonl", "x.pdf", "é", "\x1b[2J"]
+NAMED = [
+    name for name in COMMANDS if any(isinstance(each.mark, Flag) for each in flatten(COMMANDS[name].spec.settings))
+]
+
+
+def flags_of(name: str) -> list[Field]:
+    return [each for each in flatten(COMMANDS[name].spec.settings) if isinstance(each.mark, Flag) and not each.hidden]
+
+
+def operands(name: str) -> list[str]:
+    """What is given by position: the first choice, or something that is not there."""
+    marks = [each for each in flatten(COMMANDS[name].spec.settings) if isinstance(each.mark, Operand)]
+    return [each.choices[0] if each.choices else "3" if each.scalar is int else "/none" for each in marks]
+
+
+def value_of(each: Field) -> st.SearchStrategy[str]:
+    """Words for an option: those of its kind, at the ends of its range, and junk."""
+    numbers = range_of(each)
+    ends = [str(end) for end in (numbers.low, numbers.high) if numbers is not None] if numbers is not None else []
+    return st.sampled_from([*ends, *each.choices, *JUNK]) | st.text(st.characters(codec="utf-8"), max_size=6)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(data=st.data())
+def test_k6_each_value_of_each_option_is_taken_or_refused_before_anything_loads(
+    name: str, data: st.DataObject, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With inputs that are not there: a usage error (2), or what comes after all values were looked at (5)."""
+    monkeypatch.chdir(tmp_path)
+    each = data.draw(st.sampled_from(flags_of(name)), label="option")
+    flag = each.mark.names[-1].partition("/")[0] if isinstance(each.mark, Flag) else ""
+    counts = isinstance(each.mark, Flag) and each.mark.counts
+    given_ = (
+        [flag] if each.is_switch or counts else [flag, data.draw(value_of(each).filter(lambda word: "\0" not in word))]
+    )
+    done = cli(name, *operands(name), *given_)
+    assert done.code in (0, 2, 3, 5) and "fault" not in done.err and "Traceback" not in done.err, (given_, done.err)
+    assert not done.code or done.err.splitlines()[-1].startswith("mltools: "), done.err
+    assert not list(tmp_path.iterdir())

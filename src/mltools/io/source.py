@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,7 +80,7 @@ class Source:
         self._digest: str | None = None
         self._stamp: tuple[int, int, int] | None = None
 
-    @property
+    @cached_property  # looked for once: a pipe cannot be opened again
     def form(self) -> str:
         """One of `.parquet`, `.gz`, `.zst`, `.bz2`, `.xz`, or empty for plain JSON lines."""
         if self._content is not None:
