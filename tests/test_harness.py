@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,39 +85,38 @@ class Place:
         return ["--resume", f"{self.out.name}.partial"] if self.option in ("-o", "--out") else []
 
 
-def broken_off(place: Place, kills: int) -> None:
+def broken_off(place: Place, kills: int, seconds: float) -> None:
     """Kill a run at random moments: the output is there whole, or not at all, and nothing else is left for good."""
-    new, seconds = place.whole()
-    generator = random.Random(place.name)
-    for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL] * kills:
-        process = place.start(*place.resuming(), force=place.name not in RESUMES)
-        time.sleep(generator.uniform(0, 1.2 * seconds))
-        process.send_signal(number)
+    generator, force = random.Random(place.name), place.name not in RESUMES
+    numbers = [signal.SIGKILL, signal.SIGTERM]
+    found = []
+    for kill in range(kills):
+        process = place.start(*place.resuming(), force=force)
+        time.sleep(generator.uniform(0, seconds))
+        process.send_signal(numbers[kill % 2])
         status = process.wait()
         assert status in (None, 0, 143), place.said
-        if place.out.exists() and content(place.out):
-            assert content(place.out) == new
-            place.clear()
-        if status == 143:
-            assert not place.left()
+        assert status is None or not place.left()
         assert all(name.startswith(".") for name in place.left()), place.left()
-        kills -= 1
-        if not kills:
-            break
-    assert place.start(*place.resuming(), force=place.name not in RESUMES).wait() == 0, place.said
-    assert content(place.out) == new and not place.left()
+        if place.out.exists():
+            found.append(content(place.out))
+            place.clear()
+    assert place.start(*place.resuming(), force=force).wait() == 0, place.said
+    assert not place.left() and all(each == content(place.out) for each in found)
+    print(f"\n{place.name} {place.option}: {kills - len(found)} of {kills} runs broken off")
 
 
 @pytest.mark.parametrize("name", FIRST)
 def test_k7_killed_at_random_moments(name: str, shell: Shell, place: Path) -> None:
-    broken_off(Place(shell, place, *FIRST[name]), KILLS)
+    broken_off(Place(shell, place, *FIRST[name]), KILLS, 0.4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("name", "option", "ending"), OUTPUTS)
 def test_k7_killed_often(name: str, option: str, ending: str, shell: Shell, place: Path) -> None:
-    broken_off(Place(shell, place, name, option, ending), MANY)
+    one = Place(shell, place, name, option, ending)
+    broken_off(one, MANY, 1.1 * one.whole()[1])
 
 
 @pytest.mark.slow
@@ -195,12 +195,16 @@ def fed(path: Path, data: bytes) -> None:
     threading.Thread(target=feed, daemon=True).start()
 
 
-def piped() -> Iterator[tuple[str, int]]:
+READERS = ("perturb", "swap", "states", "mcog", "centroid", "inspect")
+"""One command for each way in which files are read."""
+
+
+def piped() -> Iterator[Any]:
     """Each input file of a command's first line, by its place among them."""
     for name in command_names():
-        if reads(name):
-            firsts = [word for words, word in input_files(name) if words == CASES[name].line]
-            yield from ((name, number) for number in range(len(firsts)))
+        firsts = [word for words, word in input_files(name) if words == CASES[name].line] if reads(name) else []
+        marks = () if name in READERS else (pytest.mark.slow,)
+        yield from (pytest.param(name, number, marks=marks) for number in range(len(firsts)))
 
 
 @pytest.mark.parametrize(("name", "number"), list(piped()))

@@ -141,7 +141,7 @@ def value_of(each: Field) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize("name", NAMED)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_k6_each_value_of_each_option_is_taken_or_refused_before_anything_loads(
     name: str, data: st.DataObject, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
