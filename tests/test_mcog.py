@@ -234,7 +234,9 @@ def test_parquet_is_read_and_written_as_jsonl_is(cli: Cli, tmp_path: Path, file:
     parquet = tmp_path / "records.parquet"
     pl.DataFrame(rows, infer_schema_length=None).write_parquet(parquet)  # columns of the other kind are null
     expected = cli("mcog", file(rows)).records
-    assert cli("mcog", parquet).records == expected
+    assert cli("mcog", parquet).records == expected and len(expected) == 2
+    pl.DataFrame([*rows[78:], *rows[:78]], infer_schema_length=None).write_parquet(tmp_path / "other-order.parquet")
+    assert cli("mcog", tmp_path / "other-order.parquet").records == expected[::-1]
     assert cli("mcog", parquet, "-o", tmp_path / "mcog.parquet").code == 0
     written = pl.read_parquet(tmp_path / "mcog.parquet")
     assert written["m_cog"].to_list() == [record["m_cog"] for record in expected]

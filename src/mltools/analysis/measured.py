@@ -9,7 +9,7 @@ released code does before it averages over seeds: a run that forgets more of eve
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from math import fsum, isfinite
 from operator import itemgetter
 from typing import Any
@@ -279,7 +279,16 @@ def _fill(records: Records, full: float | None) -> None:
 
 def add(records: Records, groups: Groups[Measured], value: str | None = None, *, averaged: bool = False) -> None:
     """Enter the values of some records with the same columns into their groups, as `measure` does."""
-    records = records.where("layer", lambda layer: layer is not None and (layer != 0 or type(layer) is not int))
+    windows, others = records.parted("start")
+    if len(windows) and len(others):  # in Parquet, where each kind has the columns of the other
+        start = 0
+        for _, same in groupby(values["start"] is None for values in records.values):
+            stop = start + len(list(same))
+            add(records[start:stop], groups, value, averaged=averaged)
+            start = stop
+        return
+    if not len(windows):
+        records = others.where("layer", lambda layer: layer is not None and (layer != 0 or type(layer) is not int))
     if not len(records):
         return
     spans, numbers, heads = _read(records, value)
