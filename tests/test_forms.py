@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from conftest import Cli, write_jsonl
+from conftest import COMMANDS, Cli, write_jsonl
 from mltools.io.columns import Columns
 from mltools.io.examples import read_examples
 from mltools.io.inputs import Rows
@@ -45,7 +45,10 @@ def data_set(rows: Sequence[dict[str, Any]]) -> Any:
     """The rows as `datasets` holds them, with a ClassLabel."""
     from datasets import ClassLabel, Dataset, Features, Value
 
-    features = Features({"id": Value("int64"), "text": Value("string"), "label": ClassLabel(names=list(NAMES))})
+    classes = ClassLabel(names=list(NAMES))
+    features = Features({"id": Value("int64"), "text": Value("string"), "label": classes})
+    if "gold" in rows[0]:
+        features["gold"] = classes
     columns = {name: [row[name] for row in rows] for name in features}
     return Dataset.from_dict(columns, features=features)
 
@@ -272,3 +275,65 @@ def test_numbers_of_rows_go_on_from_file_to_file(tmp_path: Path) -> None:
     assert [*numbers(Rows(paths))] == [f"{path}:{n}" for path in paths for n in range(1, 6)]
     unnamed = [write_jsonl(tmp_path / f"u{i}.jsonl", [{"text": "x", "label": i}] * 2) for i in range(2)]
     assert read_examples(Rows(unnamed)).ids == [0, 1, 2, 3]
+
+
+# -- the table in docs/formats.md ---------------------------------------------------------------------
+READERS = {
+    "perturb": "perturb {rows}",
+    "finetune": "finetune {model} {rows} -o {out} -n",
+    "generalise": "generalise {model} {rows} --runs 1 -n",
+    "swap": "swap {model} {other} {rows} --original-label gold -n",
+    "attribute": "attribute {model} {other} {rows} --original-label gold -n",
+    "shapley": "shapley {model} {other} {rows} --original-label gold -n",
+    "retrain": "retrain {model} {other} {rows} --original-label gold -n",
+    "grads": "grads {model} {rows} --original-label gold -n",
+    "states": "states {model} {rows} -n",
+    "probe": "probe {model} {rows} --original-label gold -n",
+    "centroid": "centroid {model} {rows} --original-label gold",
+    "prepare": "prepare trec --from {rows}",
+    "inspect": "inspect {rows}",
+}
+"""Every command that reads rows, with a line that reads all of them and does little more."""
+ONE_FILE = ("several files", "files as on the hub, :split", "saved by datasets", "saved by datasets, :split")
+NOT_READ = {
+    *((form, "inspect") for form in (*ONE_FILE, "named pipe")),  # looks at one file, or at stdin
+    *((form, "prepare") for form in ONE_FILE),  # takes a folder of official splits, or a file of one
+}
+MARKS = {True: "+", False: ""}
+
+
+def table() -> str:
+    """The table that the page shows: a line a form, a column a command."""
+    head = f"| | {' | '.join(f'`{name}`' for name in READERS)} |\n|---|{'---|' * len(READERS)}\n"
+    marks = {form: [MARKS[(form, name) not in NOT_READ] for name in READERS] for form in FORMS}
+    return head + "".join(f"| {form} | {' | '.join(cells)} |\n" for form, cells in marks.items())
+
+
+def test_the_page_shows_the_table() -> None:
+    page = Path(__file__).parents[1] / "docs/formats.md"
+    assert table() in page.read_text(), table()
+
+
+def read_by(name: str, form: str, cli: Cli, tiny: Callable[..., Path], folder: Path) -> bool:
+    """Whether a command does its work on the rows in a form."""
+    rows = [{**row, "gold": row["label"] if i % 5 else NAMES[(i + 1) % 4]} for i, row in enumerate(rows_for(form))]
+    given = " ".join(FORMS[form](folder, rows))
+    line = READERS[name].format(rows=given, model=tiny("bert", 1), other=tiny("bert", 2), out=folder / "out")
+    return cli(*line.split()).code == 0
+
+
+def test_readers_are_all_commands_that_take_rows() -> None:
+    assert {name for name, command in COMMANDS.items() if "[ROWS]..." in command.usage} <= READERS.keys()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_command_reads_several_files(name: str, cli: Cli, tiny: Callable[..., Path], tmp_path: Path) -> None:
+    form = "several files" if ("several files", name) not in NOT_READ else "CSV"
+    assert read_by(name, form, cli, tiny, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", READERS)
+def test_every_form_in_every_command(name: str, form: str, cli: Cli, tiny: Callable[..., Path], tmp_path: Path) -> None:
+    assert read_by(name, form, cli, tiny, tmp_path) == ((form, name) not in NOT_READ)

@@ -223,6 +223,8 @@ class DataSet(Source):
 
     def _chosen(self, found: Any, split: str) -> Any:
         if not isinstance(found, dict):
+            if split not in ("", str(found.split)):
+                raise UsageError(f"{self.path}: the data set there has no splits; leave :{split} out")
             return found
         chosen = split or (next(iter(found)) if len(found) == 1 else "")
         if chosen not in found:

@@ -17,7 +17,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from mltools.errors import UsageError
 from mltools.io.atomic import atomic_file
 from mltools.io.columns import table_ids
-from mltools.io.kinds import record_kinds
 from mltools.io.lines import CSV, ENCODER, PARQUET, dump, open_lines
 from mltools.io.provenance import KEY, Provenance
 
@@ -183,6 +182,8 @@ def record_cells(column: str) -> Callable[[str], Any]:
 
 def _text_columns() -> frozenset[str]:
     """Name the columns that are text in every kind that has them."""
+    from mltools.io.kinds import record_kinds  # which rows need not
+
     hints: dict[str, set[bool]] = {}
     for kind in record_kinds().values():
         for name, hint in _hints(kind).items():
