@@ -297,7 +297,7 @@ READERS = {
 ONE_FILE = ("several files", "files as on the hub, :split", "saved by datasets", "saved by datasets, :split")
 NOT_READ = {
     *((form, "inspect") for form in (*ONE_FILE, "named pipe")),  # looks at one file, or at stdin
-    *((form, "prepare") for form in ONE_FILE),  # takes a folder of official splits, or a file of one
+    *((form, "prepare") for form in ("several files", "saved by datasets")),  # takes official splits, or a file of one
 }
 MARKS = {True: "+", False: ""}
 
@@ -317,7 +317,8 @@ def test_the_page_shows_the_table() -> None:
 def read_by(name: str, form: str, cli: Cli, tiny: Callable[..., Path], folder: Path) -> bool:
     """Whether a command does its work on the rows in a form."""
     rows = [{**row, "gold": row["label"] if i % 5 else NAMES[(i + 1) % 4]} for i, row in enumerate(rows_for(form))]
-    given = " ".join(FORMS[form](folder, rows))
+    (folder / "rows").mkdir()
+    given = " ".join(FORMS[form](folder / "rows", rows))
     line = READERS[name].format(rows=given, model=tiny("bert", 1), other=tiny("bert", 2), out=folder / "out")
     return cli(*line.split()).code == 0
 

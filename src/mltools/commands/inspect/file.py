@@ -117,7 +117,10 @@ def _as_provenance(text: str | None) -> dict[str, Any] | None:
 
 
 def _provenance(name: str) -> FileRecord:
-    provenance = _as_provenance(Path(name).read_text(encoding="utf-8", errors="replace"))
+    text = Path(name).read_text(encoding="utf-8", errors="replace")
+    if text.lstrip().startswith("["):
+        return _lines(name)
+    provenance = _as_provenance(text)
     if provenance is None:
         raise RowsError(f"{name}: no provenance that mltools wrote (an object with a tool)")
     return FileRecord("inspect", name, "provenance", 1, {}, {}, provenance)
