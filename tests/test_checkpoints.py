@@ -218,13 +218,16 @@ def trap(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
-def test_b26_code_in_a_checkpoint_is_never_run(copy: Path, trap: str, where: str) -> None:
+def test_b26_code_in_a_checkpoint_is_never_run(
+    copy: Path, trap: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (copy / "code.py").write_text(trap)
     names = {key: "code.Thing" for key in ("AutoConfig", "AutoModelForSequenceClassification")}
     config = json.loads((copy / where).read_text())
-    config |= {"auto_map": {**names, "AutoTokenizer": ["code.Thing", "code.Thing"]}, "tokenizer_class": "Thing"}
+    config |= {"auto_map": {**names, "AutoTokenizer": ["code.Thing", "code.Thing"]}}
     (copy / where).write_text(json.dumps(config))
-    assert refusal(copy).startswith(f"{where} asks to run code of its own (auto_map); this is never done; ")
+    assert type(open_checkpoint(str(copy)).model).__name__ == "BertForSequenceClassification"  # transformers' own
+    assert f"{where} names code of its own (auto_map); it is never run" in capsys.readouterr().err
 
 
 def test_adapters_and_quantised_weights(copy: Path) -> None:
@@ -266,11 +269,11 @@ def test_configurations_that_cannot_be_meant(copy: Path, changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"num_hidden_layers": 200_000}, "config.json says 200000 layers, but the files hold 73 weights"),
-        ({"intermediate_size": 50_000_000}, "config.json says 13,"),
-        ({"vocab_size": 10**10}, "config.json says 320,"),
-        ({"max_position_embeddings": 10**9}, "config.json says 3"),
-        ({"hidden_size": 4 * 10**6}, "config.json says "),
+        ({"num_hidden_layers": 200_000}, "config.json says num_hidden_layers 200,000, but the files hold 73 weights"),
+        ({"intermediate_size": 50_000_000}, "config.json says intermediate_size 50,"),
+        ({"vocab_size": 10**10}, "config.json says vocab_size 10,000,"),
+        ({"max_position_embeddings": 10**9}, "config.json says "),
+        ({"hidden_size": 900_000}, "config.json says "),
     ],
 )
 def test_configurations_far_larger_than_the_files(copy: Path, changes: dict[str, Any], reason: str) -> None:
@@ -343,7 +346,7 @@ def save_other(folder: Path, architecture: str) -> Path:
 @pytest.mark.parametrize(
     ("architecture", "candidates"),
     [
-        ("albert", ["albert.encoder.albert_layer_groups (1)", "share one block", "--blocks PATH"]),
+        ("albert", ["albert.encoder.albert_layer_groups", "layers share weights"]),
         ("t5", ["transformer.encoder.block (4)", "transformer.decoder.block (4)", "--blocks PATH"]),
         ("bart", ["model.encoder.layers (4)", "model.decoder.layers (4)", "--blocks PATH"]),
     ],
@@ -458,6 +461,59 @@ def test_bfloat16_is_opened_in_float32_and_written_back_as_it_was(
     mixed, donor = load_file(tmp_path / "mixed" / WEIGHTS), load_file(tiny("bert", 2) / WEIGHTS)
     key = "bert.encoder.layer.1.output.dense.weight"
     assert torch.equal(mixed[key], donor[key].bfloat16())
+
+
+def restate(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    save_file(change(load_file(folder / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def test_k5_each_weight_goes_out_in_the_type_that_it_came_in(
+    copy: Path, tiny: Tiny, tmp_path: Path, cli: Cli, noisy_rows: Path
+) -> None:
+    """Whatever config.json says, nothing is rounded."""
+    configure(copy, dtype="float16")
+    restate(copy, lambda state: {k: v if k.startswith("classifier") else v.bfloat16() for k, v in state.items()})
+    before = load_file(copy / WEIGHTS)
+    result = cli("swap", copy, tiny("bert", 2), noisy_rows, "--layers", "2", "--write", tmp_path / "mixed")
+    assert result.code == 0, result.err
+    after = load_file(tmp_path / "mixed" / WEIGHTS)
+    assert {name: tensor.dtype for name, tensor in after.items()} == {n: t.dtype for n, t in before.items()}
+    assert all(torch.equal(after[n], before[n]) for n in before if "encoder.layer.1." not in n)
+    assert json.loads((tmp_path / "mixed" / "config.json").read_text())["dtype"] == "float32"  # holds them all
+
+
+@pytest.mark.parametrize(("kind", "name"), [(torch.int8, "I8"), (torch.float8_e4m3fn, "F8_E4M3"), (torch.int64, "I64")])
+def test_k5_weights_in_a_type_that_holds_no_such_numbers(copy: Path, kind: torch.dtype, name: str) -> None:
+    key = "bert.encoder.layer.1.output.dense.weight"
+    restate(copy, lambda state: {**state, key: state[key].to(kind)})
+    assert refusal(copy).startswith(f"1 weights are stored as {name} (first: {key}): they are quantised or converted")
+
+
+def test_k5_buffers_of_old_releases_and_stale_poolers_are_passed_over(copy: Path, cli: Cli, noisy_rows: Path) -> None:
+    stale = {
+        "bert.embeddings.position_ids": torch.arange(64)[None],
+        "bert.encoder.layer.0.attention.bias": torch.ones(1, 1, 64, 64),
+        "bert.encoder.layer.0.attention.masked_bias": torch.tensor(-1e9),
+        "roberta.pooler.dense.weight": torch.ones(32, 32),
+    }
+    restate(copy, lambda state: {**state, **stale})
+    open_checkpoint(str(copy))
+    open_checkpoint(str(copy), fresh_head=["a", "b"])
+    restate(copy, lambda state: {**state, "bert.encoder.layer.9.output.dense.weight": torch.ones(32, 48)})
+    assert "1 weights are not expected (bert.encoder.layer.9." in refusal(copy)
+
+
+def test_k5_class_names_that_count_from_1(copy: Path) -> None:
+    configure(copy, id2label={"1": "ABBR", "2": "HUM", "3": "LOC", "4": "NUM"})
+    config = open_checkpoint(str(copy)).model.config
+    assert config.id2label == {0: "ABBR", 1: "HUM", 2: "LOC", 3: "NUM"} and config.label2id["NUM"] == 3
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("key", ["hidden_size", "num_labels", "num_hidden_layers", "num_attention_heads"])
+def test_k10_sizes_beyond_the_files_are_refused_before_anything_is_built(copy: Path, key: str) -> None:
+    configure(copy, **{key: 1_000_000_000})
+    assert refusal(copy).startswith(f"config.json says {key} 1,000,000,000, but ")
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt2", "opt", "llama", "modernbert"])

@@ -2,8 +2,9 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mltools.io.examples import Examples
 from mltools.io.provenance import Provenance, folder_digest, folder_stamp
 from mltools.model.anatomy import BlockStack, Part, call_order
 from mltools.model.batches import Encoded
+from mltools.model.checkpoint_files import FLOATS, Stored
 from mltools.model.runner import Runner
 
 NO_LIMIT = 1_000_000
@@ -78,13 +80,28 @@ class Checkpoint(CheckpointMeta):
 
     runner: Runner
     parts: dict[str, Part]
-    saved_dtype: torch.dtype
+    stored: Mapping[str, Stored]
+    """The tensors of the files, whose types they are written back in; none: float32."""
     saved_settings: list[tuple[Any, str, Any]]
     """What the configuration (and that of its text part) said before the model was made to run as we need it."""
     fresh: frozenset[str] = frozenset()
     """Weights that were not in the files, or of another size there, so are random: of a fresh head."""
     stamp: Sequence[object] = ()
     """Tells the files as they were just before they were read."""
+
+    @property
+    def saved_dtype(self) -> torch.dtype:
+        """The type that holds all of the files' weights."""
+        kinds = sorted({tensor.kind for tensor in self.stored.values()} & FLOATS.keys())
+        types: list[torch.dtype] = [getattr(torch, FLOATS[kind]) for kind in kinds] or [torch.float32]
+        return reduce(torch.promote_types, types)
+
+    def stored_dtype(self, key: str) -> torch.dtype:
+        """Give the type that a weight came in, by its name with or without what is in front; else `saved_dtype`."""
+        tensor = self.stored.get(key) or self.stored.get(key.partition(".")[2])
+        kind = FLOATS.get(tensor.kind) if tensor is not None else None
+        found: torch.dtype = getattr(torch, kind) if kind is not None else self.saved_dtype
+        return found
 
     def head_modules(self) -> list[nn.Module]:
         """Find the modules that run after the last block: final norm, pooler, dropout, classifier."""

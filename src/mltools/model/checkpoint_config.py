@@ -14,7 +14,9 @@ from transformers import CONFIG_MAPPING, masking_utils, modeling_layers, modelin
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from mltools import console
+from mltools.errors import CheckpointError
 from mltools.io.rows import json_preview
+from mltools.model.checkpoint_files import Stored
 
 STEERING = frozenset(
     {
@@ -43,10 +45,50 @@ def build_config(values: Mapping[str, Any], name: str) -> Any:
         raise ValueError(f"transformers has no model_type {json_preview(model_type)}")
     kind = CONFIG_MAPPING[model_type]
     known = known_keys(kind)
+    values = {**values, **_labels(values)}
     passed_over = sorted(key for key in values if key not in known and not key.startswith("_"))
     if passed_over:
         console.log(f"{name}: config.json has keys that this model does not use: {', '.join(passed_over)}", 1)
     return kind.from_dict({key: _harmless(value) for key, value in values.items() if key in known})
+
+
+def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the names of the classes counted from 0, where they count from 1."""
+    names = values.get("id2label")
+    if not isinstance(names, dict) or sorted(names) != sorted(str(i + 1) for i in range(len(names))):
+        return {}
+    inorder = [names[str(i + 1)] for i in range(len(names))]
+    return {"id2label": dict(enumerate(inorder)), "label2id": {str(label): i for i, label in enumerate(inorder)}}
+
+
+LAYERS, COUNT, SIZE = (
+    re.compile(r"layer"),
+    re.compile(r"^(num|n)_|label|head|expert"),
+    re.compile(r"size|dim|width|embd"),
+)
+MANY, WIDE, DEEP = 10_000, 1_000_000, 1_000
+"""What transformers builds in a blink whatever the files hold: modules and names, numbers of a tensor, layers."""
+
+
+def check_sizes(values: Mapping[str, Any], stored: Mapping[str, Stored], name: str) -> None:
+    """Check sizes in config.json against the headers of the files, before transformers believes them.
+
+    Raises:
+        CheckpointError: more layers than there are tensors, or a size far beyond that of any tensor.
+    """
+    widest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    for key, value in values.items():
+        if isinstance(value, dict):
+            check_sizes(value if key != "id2label" else {"num_labels": len(value)}, stored, name)
+        if not isinstance(value, int):
+            continue
+        if LAYERS.search(key) and value > max(len(stored), DEEP):
+            raise CheckpointError(f"{name}: config.json says {key} {value:,}, but the files hold {len(stored)} weights")
+        limit = max(widest, MANY) if COUNT.search(key) else max(8 * widest, WIDE) if SIZE.search(key) else value
+        if value > limit:
+            raise CheckpointError(
+                f"{name}: config.json says {key} {value:,}, but no weight in the files is longer than {widest:,}"
+            )
 
 
 def known_keys(kind: type[Any]) -> frozenset[str]:

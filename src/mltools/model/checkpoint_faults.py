@@ -7,10 +7,12 @@ import torch
 from accelerate.utils import align_module_device
 from torch import Tensor, nn
 
+from mltools import console
 from mltools.errors import CheckpointError
 from mltools.io.rows import json_preview
-from mltools.model.anatomy import HEAD
+from mltools.model.anatomy import HEAD, POOLER
 from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_files import FLOATS
 
 SINGLE_LABEL = "single_label_classification"
 
@@ -33,6 +35,12 @@ def weight_faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> 
     shapes = {key: (tuple(stored), tuple(wanted)) for key, stored, wanted in info["mismatched_keys"] if counts(key)}
     mismatched = [f"{key} is {shapes[key][0]}, not {shapes[key][1]}" for key in sorted(shapes)]
     unexpected = sorted(info["unexpected_keys"])
+    stale = [key for key in unexpected if _is_stale(key, checkpoint)]
+    if stale:
+        console.log(
+            f"{checkpoint.name}: {len(stale)} tensors that no class uses any more are passed over ({stale[0]})", 1
+        )
+    unexpected = [key for key in unexpected if key not in stale]
     if fresh and not missing:
         unexpected = [key for key in unexpected if _of_a_block(key, checkpoint.stack.path)]
     for what, keys in (("missing", missing), ("of another shape", mismatched), ("not expected", unexpected)):
@@ -69,6 +77,15 @@ def check_classes(checkpoint: Checkpoint) -> None:
             f"{checkpoint.name}: config.json says problem_type {json_preview(kind)}, but one class a row is read from "
             f'a head; if this one chooses a single class, write "{SINGLE_LABEL}" there'
         )
+
+
+def _is_stale(key: str, checkpoint: Checkpoint) -> bool:
+    """Whether a tensor is a buffer of an older release (a mask, positions, a constant), or a pooler without a use."""
+    tensor = checkpoint.stored.get(key)
+    buffers = dict(checkpoint.model.named_buffers())
+    is_buffer = any(name == key or name.endswith(f".{key}") for name in buffers)
+    is_mask = tensor is not None and (tensor.kind not in FLOATS or tensor.shape[:2] == (1, 1) or not tensor.shape)
+    return is_buffer or is_mask or POOLER in key.split(".")
 
 
 def _of_a_block(key: str, path: str) -> bool:

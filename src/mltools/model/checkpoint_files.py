@@ -4,13 +4,14 @@ safetensors only: nothing is unpickled, no code of a checkpoint runs, nothing ou
 """
 
 import json
-import math
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from mltools import console
 from mltools.errors import CheckpointError, NotFoundError
 from mltools.io.provenance import CHECKPOINT_DATA, CHECKPOINT_FILE, data_entries
 from mltools.io.rows import json_preview
@@ -59,11 +60,19 @@ def _fetch(name: str) -> Path:
         raise NotFoundError(f"{name}: no such folder here, and not available from the hub ({reason})") from None
 
 
-def check_files(folder: Path, name: str) -> list[int]:
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as the header of its file says it: type in safetensors' words, and shape."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
+def check_files(folder: Path, name: str) -> dict[str, Stored]:
     """Check, before anything is loaded, that a folder is a safetensors checkpoint without traps.
 
     Returns:
-        How many numbers each of its tensors has, by the headers of the files.
+        Its tensors by name, as the headers of the files say.
 
     Raises:
         CheckpointError: no or bad config.json, code to run, pickles, shards that are missing or lie elsewhere.
@@ -87,7 +96,10 @@ def check_files(folder: Path, name: str) -> list[int]:
         raise CheckpointError(
             f"{name}: {sharded} is of a distributed checkpoint; save the model in one piece, or remove it"
         )
-    return [size for file in _weight_files(folder, name) for size in _check_weights(file, folder, name)]
+    stored: dict[str, Stored] = {}
+    for file in _weight_files(folder, name):
+        stored |= _check_weights(file, folder, name)
+    return stored
 
 
 def _check_kind(folder: Path, name: str) -> None:
@@ -119,11 +131,10 @@ def _check_place(entry: Path, folder: Path, name: str) -> None:
 
 
 def _check_keys(file_name: str, values: dict[str, Any], name: str) -> None:
-    """Check that a file asks for no code of its own, nor for files by another name than the usual."""
+    """Check that a file names no files by another name than the usual; code of its own is never run."""
     if values.get("auto_map"):
-        raise CheckpointError(
-            f"{name}: {file_name} asks to run code of its own (auto_map); this is never done; where transformers "
-            "has the class itself, remove that key"
+        console.warn(
+            f"{name}: {file_name} names code of its own (auto_map); it is never run: transformers' classes are"
         )
     steering = next((key for key in OTHER_FILES if values.get(key)), None)
     if steering is not None:
@@ -173,11 +184,12 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
     raise CheckpointError(f"{name}: no {WEIGHTS} and no {INDEX}")
 
 
-def _check_weights(file: Path, folder: Path, name: str) -> list[int]:
+def _check_weights(file: Path, folder: Path, name: str) -> dict[str, Stored]:
     _check_place(file, folder, name)
     try:
         with safe_open(file, framework="pt") as tensors:
-            return [math.prod(tensors.get_slice(key).get_shape()) for key in tensors.keys()]  # noqa: SIM118
+            parts = {key: tensors.get_slice(key) for key in tensors.keys()}  # noqa: SIM118
+            return {key: Stored(part.get_dtype(), tuple(part.get_shape())) for key, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{name}: {file.name} is not a whole safetensors file ({error})") from None
 

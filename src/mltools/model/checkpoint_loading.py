@@ -5,7 +5,8 @@ an error, never a fresh random one (except a head that is asked for).
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from mltools.errors import CheckpointError, UsageError, lacks_memory
 from mltools.io.provenance import folder_stamp
 from mltools.model.anatomy import HEAD, find_blocks, find_parts
 from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass, text_config, vocabulary_size
-from mltools.model.checkpoint_config import build_config
+from mltools.model.checkpoint_config import build_config, check_sizes
 from mltools.model.checkpoint_faults import check_classes, weight_faults
-from mltools.model.checkpoint_files import check_files, locate, read_json
+from mltools.model.checkpoint_files import FLOATS, Stored, check_files, locate, read_json
 from mltools.model.runner import Runner
 
 transformers_logging.set_verbosity_error()
@@ -76,9 +77,9 @@ def open_meta(name: str, blocks: str | None = None) -> CheckpointMeta:
         NotFoundError, CheckpointError: as `open_checkpoint`, where no weight need be looked at.
     """
     folder = locate(name)
-    sizes = check_files(folder, name)
-    config = _load_config(folder, name)
-    model = _build_on_meta(config, sizes, name)
+    stored = check_files(folder, name)
+    config = _load_config(folder, name, stored)
+    model = _build_on_meta(config, stored, name)
     with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"):
         stack = find_blocks(model, getattr(text_config(model), "num_hidden_layers", None), blocks)
     return CheckpointMeta(name, folder, model, _load_tokenizer(folder, name, config), stack)
@@ -104,16 +105,16 @@ def _open(
     """Open a checkpoint as `open_checkpoint`, and give what loading said of its weights, unchecked."""
     folder = locate(name)
     stamp = folder_stamp(folder)
-    sizes = check_files(folder, name)
-    config = _load_config(folder, name)
-    _build_on_meta(config, sizes, name)
+    stored = check_files(folder, name)
+    config = _load_config(folder, name, stored)
+    _build_on_meta(config, stored, name)
     if fresh_head is not None:
         config.num_labels = len(fresh_head)
         config.id2label = dict(enumerate(fresh_head))
         config.label2id = {label: i for i, label in enumerate(fresh_head)}
         config.problem_type = "single_label_classification"
     tokenizer = _load_tokenizer(folder, name, config)
-    model, info, dtype = _load_model(folder, name, config)
+    model, info = _load_model(folder, name, config)
     needed = {"use_cache": False, "output_hidden_states": False, "return_dict": True}
     both = {id(each): each for each in (model.config, text_config(model))}.values()
     saved = [(each, key, getattr(each, key, None)) for each in both for key in needed]
@@ -138,7 +139,7 @@ def _open(
             parts = find_parts(model, stack, lambda: short_pass(runner))
     replaced = {key for key, *_ in info["mismatched_keys"]} if fresh_head is not None else set()
     fresh = frozenset(info["missing_keys"]) | replaced
-    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, dtype, saved, fresh, stamp)
+    checkpoint = Checkpoint(name, folder, model, tokenizer, stack, runner, parts, stored, saved, fresh, stamp)
     return checkpoint, info
 
 
@@ -168,22 +169,25 @@ def _checkpoint_errors(name: str, what: str) -> Iterator[None]:
         raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
 
 
-def _load_config(folder: Path, name: str) -> Any:
+def _load_config(folder: Path, name: str, stored: Mapping[str, Stored]) -> Any:
+    values = read_json(folder / "config.json", name)
+    check_sizes(values, stored, name)
     with _checkpoint_errors(name, "config.json cannot be used"):
-        return build_config(read_json(folder / "config.json", name), name)
+        return build_config(values, name)
 
 
-def _build_on_meta(config: Any, sizes: Sequence[int], name: str) -> Any:
+def _build_on_meta(config: Any, stored: Mapping[str, Stored], name: str) -> Any:
     """Build the model without memory for its weights, unless config.json says a far larger one than the files hold.
 
     Args:
         config: the configuration.
-        sizes: numbers in each stored tensor.
+        stored: the tensors of the files.
         name: of the checkpoint.
 
     Raises:
-        CheckpointError: as said, or it cannot be built.
+        CheckpointError: as said, or it cannot be built; a weight is stored in a type that holds no such numbers.
     """
+    sizes = [math.prod(tensor.shape) for tensor in stored.values()]
     layers = getattr(config, "num_hidden_layers", 0)
     if isinstance(layers, int) and layers > len(sizes):
         raise CheckpointError(f"{name}: config.json says {layers} layers, but the files hold {len(sizes)} weights")
@@ -192,7 +196,20 @@ def _build_on_meta(config: Any, sizes: Sequence[int], name: str) -> Any:
     needed = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if needed > 2 * sum(sizes) + SLACK:
         raise CheckpointError(f"{name}: config.json says {needed:,} numbers, but the files hold {sum(sizes):,}")
+    _check_kinds(model, stored, name)
     return model
+
+
+def _check_kinds(model: Any, stored: Mapping[str, Stored], name: str) -> None:
+    """Check that weights are stored as floats of 16 bits or more; buffers may be of any type."""
+    others = {key: tensor.kind for key, tensor in stored.items() if tensor.kind not in FLOATS}
+    weights = [weight for weight, _ in model.named_parameters()] if others else []
+    bad = [key for key in others if any(weight == key or weight.endswith(f".{key}") for weight in weights)]
+    if bad:
+        raise CheckpointError(
+            f"{name}: {len(bad)} weights are stored as {others[bad[0]]} (first: {bad[0]}): they are quantised or "
+            "converted, and their scales are not known; save the model in float32, float16 or bfloat16"
+        )
 
 
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
@@ -205,19 +222,19 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     return tokenizer
 
 
-def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any], torch.dtype]:
+def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any]]:
     with _checkpoint_errors(name, "cannot be loaded as a sequence classifier"):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             folder,
             config=config,
-            dtype="auto",
+            dtype=torch.float32,  # whatever config.json says, so that nothing is rounded
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a head's size may change; `weight_faults` refuses all else
         )
-        return model, info, next(model.parameters()).dtype
+        return model, info
 
 
 def _brief(error: Exception) -> str:

@@ -38,7 +38,7 @@ def write_checkpoint(checkpoint: Checkpoint, folder: Path, provenance: Provenanc
     model, config = checkpoint.model, checkpoint.model.config
     in_memory = [(each, key, getattr(each, key)) for each, key, _ in checkpoint.saved_settings]
     state = {
-        key: value.to(checkpoint.saved_dtype) if value.is_floating_point() else value
+        key: value.to(checkpoint.stored_dtype(key)) if value.is_floating_point() else value
         for key, value in model.state_dict().items()
     }
     try:

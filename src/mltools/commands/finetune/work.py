@@ -220,7 +220,7 @@ class _Run:
         else:
             classes = class_names(self.examples)
             checkpoint = open_for_training(self.pretrained, classes, settings.seed, keep_head=True, **place)
-        checkpoint.saved_dtype = torch.float32  # what was trained; a half-precision θ_P must not round it
+        checkpoint.stored = {}  # what was trained; a half-precision θ_P must not round it
         check_unchanged(checkpoint, self.provenance, "pretrained")
         set_threads(self.threads, checkpoint.width)
         self.main = make_task(
