@@ -22,6 +22,10 @@ FEW = ("bert", "gpt2", "llama")
 """One of each kind of module: linear layers and norms, transposed linear layers, norms of other classes."""
 
 
+SHARED = ("deberta-v2",)
+"""Weights of its blocks are also used on relative positions, which are no row's; so rows are taken one by one."""
+
+
 @pytest.fixture(scope="module")
 def few_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("few") / "rows.jsonl", toy_rows(20))
@@ -59,7 +63,10 @@ def test_parts_are_those_of_plain_gradients_row_by_row(architecture: str, tiny: 
         return logits[:, 0] - logits[:, 1]
 
     few, both = check_batches(encoded, noisy.runner)
-    assert can_be_by_row(noisy, path, both, few)
+    by_row = can_be_by_row(noisy, path, both, few)
+    assert by_row is (architecture not in SHARED)
+    if not by_row:
+        return
     with path.restored():
         path.go(0.3)
         together = parts_by_row(noisy, path, batch, margins)

@@ -99,13 +99,14 @@ def _open_gate(
     if busy[0]:  # called again by the Jacobian product
         return None
     rows = len(next(iter(gates.values())))
-    if not isinstance(output, Tensor) or len(output) != rows:
+    if not isinstance(output, Tensor) or len(output) % rows:
         raise ValueError(f"{type(module).__name__} gives no tensor with a row for each row")
+    tokens = len(output) // rows  # more than 1 where a block has laid its rows end to end
     busy[0] = True
     try:
         for name, gate in gates.items():
             way = _direction(module, name, changes[name], args, kwargs)
-            output = output + gate.view(-1, *[1] * (output.dim() - 1)) * way
+            output = output + gate.repeat_interleave(tokens).view(-1, *[1] * (output.dim() - 1)) * way
     finally:
         busy[0] = False
     return output
