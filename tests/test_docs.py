@@ -26,7 +26,7 @@ PAGES = [README, *sorted(page for page in DOCS.glob("*.md") if page.name != "pap
 FROM_SCRATCH = ("README.md", "tutorial.md")
 CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 ROWS_PER_CLASS = 20
-SETTING_UP = ("make ", "pip ")
+SETTING_UP = ("make ", "pip ", "pipx ", "uv ")
 NOT_HERE = {"mltools prepare trec > trec.jsonl": 5}
 """Examples that need the network, with the exit status without it."""
 

@@ -76,10 +76,11 @@ def test_wrong_word(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
 def test_what_is_opened_is_said_first(tiny: Tiny, noisy_rows: Path) -> None:
     """On a terminal, before anything slow is imported; not on anything else."""
     code = (
-        "import sys; from mltools.cli import driver, main; from mltools import console\n"
+        "import sys; from mltools.cli import main; from mltools import cli, console\n"
         "console.terminal = lambda stream=None: sys.argv[-1] == 'yes'\n"
-        "slow = {'torch', 'polars', 'transformers'}\n"
-        "driver.command_work = lambda name: sys.exit(10 + len(slow & sys.modules.keys()))\n"
+        "slow = {'torch', 'polars', 'transformers', 'mltools.cli.driver', 'mltools.io.kinds'}\n"
+        "say = cli.say_opening\n"
+        "cli.say_opening = lambda *given: (say(*given), sys.exit(10 + len(slow & sys.modules.keys())))\n"
         "sys.exit(main(sys.argv[1:-1]))"
     )
     for terminal, said in (("yes", f"swap: opening {tiny('bert', 1)}, {tiny('bert', 2)}, {noisy_rows}\n"), ("no", "")):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mltools import console
 from mltools.cli.reference import Command, command_help, root_help
-from mltools.cli.words import HELP_FLAGS, read_words
+from mltools.cli.words import HELP_FLAGS, read_words, say_opening
 from mltools.errors import MltoolsError, NotFoundError, ResourceError, lacks_memory
 from mltools.io.stdout import write_stdout
 from mltools.signals import ENDS, Terminated, heard, stoppable
@@ -51,6 +51,7 @@ def _run(arguments: Sequence[str]) -> int:
     name, given = read
     if "help" in given:
         return _print(command_help(Command.of(name)))
+    say_opening(name, given)
     from mltools.cli.driver import run_command
 
     run_command(name, given)

@@ -58,7 +58,6 @@ def drive(name: str, given: dict[str, Any]) -> None:
         learn_kinds()
     check(run)
     share(run)
-    say_opening(run)
     work = command_work(name)
     load(run)
     resume(run)
@@ -114,14 +113,6 @@ def share(run: Run) -> None:
     else:
         console.configure(verbosity=-1, progress="none")
         run.silent = True
-
-
-def say_opening(run: Run) -> None:
-    """Tell who waits at a terminal what is being opened, which takes seconds where it is a model."""
-    inputs = [each for each in run.fields.values() if each.mark.opens and run.get(each.name)]
-    if console.terminal() and any(each.mark.opens in ("checkpoint", "states") for each in inputs):
-        names = [name for each in inputs if each.mark.opens != "records" for name in named(run, each)]
-        console.log(f"{run.name}: opening {', '.join(names) or 'stdin'}")
 
 
 def load(run: Run) -> None:

@@ -40,6 +40,18 @@ def read_words(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
     return words[0], given
 
 
+def say_opening(name: str, given: Mapping[str, Any]) -> None:
+    """Tell who waits at a terminal what is being opened, before what takes time is so much as imported."""
+    if given.get("quiet") or not console.terminal():
+        return
+    fields = list(flatten(command_spec(name).settings))
+    inputs = [each for each in fields if each.mark.opens and given.get(each.name)]
+    if inputs and any(each.name == "dry_run" or each.mark.opens == "states" for each in fields):  # those that are long
+        values = (given[each.name] for each in inputs if not isinstance(each.mark, Flag))
+        names = [word for value in values for word in ([value] if isinstance(value, str) else value)]
+        console.log(f"{name}: opening {', '.join(names)}")
+
+
 def apply_messages(given: dict[str, Any]) -> dict[str, Any]:
     """Set how much is said, as MessageOptions ask among what was given; give the rest, without what is not set."""
     if verbosity := -1 if given.get("quiet") else given.get("verbose"):
