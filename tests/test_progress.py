@@ -78,7 +78,7 @@ def test_what_is_opened_is_said_first(tiny: Tiny, noisy_rows: Path) -> None:
     code = (
         "import sys; from mltools.cli import main; from mltools import cli, console\n"
         "console.terminal = lambda stream=None: sys.argv[-1] == 'yes'\n"
-        "slow = {'torch', 'polars', 'transformers', 'mltools.cli.driver', 'mltools.io.kinds'}\n"
+        "slow = {'torch', 'polars', 'transformers', 'mltools.cli.driver'}\n"
         "say = cli.say_opening\n"
         "cli.say_opening = lambda *given: (say(*given), sys.exit(10 + len(slow & sys.modules.keys())))\n"
         "sys.exit(main(sys.argv[1:-1]))"
