@@ -164,3 +164,31 @@ def save_family(folder: Path, family: str, seed: int) -> Path:
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+TOOLS = ("swap", "states", "grads", "finetune", "retrain")
+WORKS = "works"
+NOTES = {"whole": "run whole for each window", "alone": "only rows of one length share a pass"}
+
+
+def page(results: dict[str, dict[str, str]], versions: str) -> str:
+    """Write docs/architectures.md of each family's results by tool, with the reason of what was refused."""
+    lines, totals = [], dict.fromkeys(("works", "works in part", "refused"), 0)
+    for family in sorted(results):
+        found = dict(results[family])
+        words = found.pop("note", "").split()
+        notes = [NOTES.get(word, f"`--blocks {word}`") for word in words]
+        refused = [tool for tool in TOOLS if found[tool] != WORKS]
+        verdict = "works" if not refused else "refused" if len(refused) == len(TOOLS) else "works in part"
+        totals[verdict] += 1
+        if refused:
+            reason = found[refused[0]].removeprefix("mltools: ").strip().replace("|", "/")
+            notes.append(f"{', '.join(refused) if verdict != 'refused' else 'all'}: {reason}")
+        lines.append(f"| {family} | {verdict} | {'; '.join(notes)} |")
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in totals.items())
+    return (
+        "# Architectures\n\nMade by `tests/test_families.py`, which tries "
+        f"{', '.join(TOOLS)} on tiny models of every family of text classifiers that transformers has, and compares "
+        f"them with the stock model; seen with {versions}.\n\n{len(results)} families: {counts}, anything else 0.\n\n"
+        "| family | | how, or why not |\n|---|---|---|\n" + "\n".join(lines) + "\n"
+    )

@@ -16,22 +16,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+import transformers
 from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import LABELS, Cli, toy_rows, write_jsonl
-from families import BLOCKS, FAMILIES, save_family
+from families import BLOCKS, FAMILIES, TOOLS, WORKS, page, save_family
 from mltools.errors import CheckpointError
 from mltools.hashing import ranked
 from mltools.model.runner import Runner
 from mltools.model.training import Training, epoch_batches, purpose_seed
 
+PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 ROWS = [{**row, "text": f"the {row['text']}"} for row in toy_rows(28)]
 WINDOWS = {"1": (1,), "4": (4,), "2-3": (2, 3), "1-4": (1, 2, 3, 4)}
-WORKS = "works"
 DELTA_RULE = ("qwen3_5", "qwen3_5_text", "qwen3_next")
 """Their linear attention goes by chunks of a padded length, and so rounds a row otherwise in a batch than alone."""
-TOOLS = ("swap", "states", "grads", "finetune", "retrain")
 MARGIN = 1e-5
 RATE = 1e-3
 
@@ -289,6 +289,28 @@ def test_every_family(name: str, tmp_path: Path, cli: Cli) -> None:
     folder = os.environ.get("MLTOOLS_FAMILIES")
     if folder:
         Path(folder, f"{name}.json").write_text(json.dumps(found, indent=1))
+
+
+@pytest.mark.slow
+def test_the_page_is_what_a_whole_run_found() -> None:
+    """After the families, with MLTOOLS_FAMILIES: writes the page anew."""
+    files = sorted(Path(os.environ.get("MLTOOLS_FAMILIES", "/nowhere")).glob("*.json"))
+    results = {file.stem: json.loads(file.read_text()) for file in files}
+    if results.keys() == set(FAMILIES):
+        PAGE.write_text(page(results, f"transformers {transformers.__version__}, torch {torch.__version__}"))
+
+
+def test_the_page_is_well_formed() -> None:
+    """A line a family, and totals that are those of the lines."""
+    text = PAGE.read_text()
+    lines = [
+        line.split(" | ") for line in text.splitlines() if line.startswith("| ") and not line.startswith("| family")
+    ]
+    verdicts = [line[1] for line in lines]
+    assert set(verdicts) == {"works", "works in part", "refused"} and len({line[0] for line in lines}) == len(lines)
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("works", "works in part", "refused"))
+    assert f"{len(lines)} families: {counts}, anything else 0." in text
+    assert all(line[2].strip(" |") for line in lines if line[1] != "works")
 
 
 @pytest.mark.parametrize(
