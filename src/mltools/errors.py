@@ -9,7 +9,7 @@ import re
 
 OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|Cannot allocate memory|os error 12|out of memory|failed to map segment|std::bad_alloc"
-    r"|can't start new thread|failed to create thread|ALLOC_FAILED|cannot allocate"
+    r"|can't start new thread|failed to create thread|ALLOC_FAILED|cannot allocate|could not create a primitive"
 )
 """What errors say that are no MemoryError, when memory is short: of torch, safetensors, the loader of libraries, …"""
 

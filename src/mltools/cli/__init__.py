@@ -105,7 +105,7 @@ def _system_status(error: OSError) -> int:
 
 
 def _space_or_bug(error: BaseException) -> int:
-    if "No space left" in str(error) or "os error 28" in str(error):
+    if any(said in str(error) for said in ("No space left", "os error 28", "os error 27")):
         _say("no space left on device", error)
         return ResourceError.exit_code
     console.error(f"a fault in mltools: {type(error).__name__}: {error} (--debug shows where; please report it)")
