@@ -186,7 +186,7 @@ SPEC = CommandSpec(
     rank=5,
     counted="records",
     examples=(
-        "mltools merge swap-*.jsonl > swap.jsonl",
-        "mltools swap noisy/ clean/ noisy.jsonl -n -q > items.jsonl; mltools merge --items items.jsonl swap-*.jsonl",
+        "mltools merge shard-*.jsonl > swap.jsonl",
+        "mltools swap noisy/ clean/ noisy.jsonl -n -q > items.jsonl; mltools merge --items items.jsonl shard-*.jsonl",
     ),
 )
