@@ -237,12 +237,13 @@ def full(shell: Shell, done_tutorial: Path) -> Path:
         mltools states -q noisy/ many.jsonl -o states.safetensors --force
         mltools generalise -q model/ rte.jsonl --runs 2 --epochs 1 --run 1 > half-1.jsonl
         mltools generalise -q model/ rte.jsonl --runs 2 --epochs 1 --run 2 > half-2.jsonl
-        for i in 1 2; do mltools swap noisy/ clean/ noisy.jsonl -q --shard $i/2 > shard-$i.jsonl; done
         mltools mcog -q swap.jsonl > mcog.jsonl
     """
     done = shell(script, folder)
     assert done.code == 0, done.err
     write_jsonl(folder / "noisy.jsonl", few)
+    shards = "for i in 1 2; do mltools swap noisy/ clean/ noisy.jsonl -q --shard $i/2 > shard-$i.jsonl; done"
+    assert shell(shards, folder).code == 0
     return folder
 
 
