@@ -158,6 +158,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
@@ -178,7 +179,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -194,6 +195,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
@@ -215,7 +217,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --classes --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -230,6 +232,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
@@ -246,7 +249,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --classes --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -259,6 +262,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --by) words="layer tensor" ;;
         --text) kind=none ;;
@@ -274,7 +278,7 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--nodes --gap --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --progress --by --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--nodes --gap --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --progress --by --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -287,6 +291,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --text) kind=none ;;
@@ -302,7 +307,7 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--samples --until --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --progress --seed --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--samples --until --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --progress --seed --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -313,6 +318,7 @@ _mltools()
         --id) kind=none ;;
         --original-label) kind=none ;;
         --noisy) kind=none ;;
+        --classes) kind=none ;;
         --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
@@ -326,7 +332,7 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --classes --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
            ;;
         esac
         ;;

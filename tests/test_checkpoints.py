@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from conftest import Cli, save_tiny
+from conftest import LABELS, Cli, save_tiny, toy_rows, write_jsonl
 from mltools.errors import CheckpointError, MltoolsError, NotFoundError
 from mltools.io.provenance import Provenance
 from mltools.model.checkpoint_files import locate
@@ -565,3 +565,23 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
     open_checkpoint(str(folder))
     folder.chmod(0o755)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_classes_name_those_of_a_checkpoint_that_knows_label_k(cli: Cli, tmp_path: Path) -> None:
+    """Results are those of the checkpoint with names; names that are there, or too few, are refused."""
+    rows = write_jsonl(tmp_path / "rows.jsonl", toy_rows(24))
+    folders = {}
+    for name, labels in (("named", LABELS), ("bare", [f"LABEL_{i}" for i in range(len(LABELS))])):
+        folders[name] = [save_tiny(tmp_path / f"{name}{seed}", "bert", seed, labels=tuple(labels)) for seed in (1, 2)]
+    words = ("--layers", "1-2", "-q")
+    named = cli("swap", *folders["named"], rows, *words)
+    bare = cli("swap", *folders["bare"], rows, *words, "--classes", ",".join(LABELS))
+    digests = dict.fromkeys(("run", "item_digest"))
+    assert bare.code == 0, bare.err
+    assert [{**r, **digests} for r in bare.records] == [{**r, **digests} for r in named.records]
+    without = cli("swap", *folders["bare"], rows, *words)
+    assert without.code == 3 and "; name them with --classes" in without.err
+    again = cli("swap", *folders["named"], rows, *words, "--classes", ",".join(reversed(LABELS)))
+    assert again.code == 2 and "names its classes already" in again.err
+    few = cli("swap", *folders["bare"], rows, *words, "--classes", "a,b")
+    assert few.code == 2 and f"has {len(LABELS)} classes" in few.err

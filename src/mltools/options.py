@@ -230,6 +230,15 @@ Blocks = Annotated[
     str | None,
     Flag("--blocks", metavar="PATH", steers=False, help="Module path of the blocks, if the model has several lists."),
 ]
+Classes = Annotated[
+    tuple[str, ...],
+    Flag(
+        "--classes",
+        metavar="A,B",
+        parse=parse_names,
+        help="Names of the classes, in the order of the logits, of a checkpoint that only knows LABEL_0, LABEL_1, …",
+    ),
+]
 Offload = Annotated[
     bool,
     Flag(

@@ -191,7 +191,8 @@ class Run:
 
         if role not in self._models:
             given = self.opened.get(role, self.get(role))
-            made = Model(given, self.device, self.get("blocks"), self.get("threads"), self.get("offload", False))
+            own = (self.get("blocks"), self.get("threads"), self.get("offload", False), self.get("classes", ()))
+            made = Model(given, self.device, *own)
             self._models[role] = made
             if role not in self.opened:  # what is open may be other than its files
                 self.inputs[as_role or role] = {"path": made.name, "sha256": made.sha256}

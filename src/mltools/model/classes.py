@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mltools.errors import RowsError
+from mltools.errors import RowsError, UsageError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
 from mltools.io.rows import json_preview
+from mltools.model.checkpoint import Checkpoint
 
 
 def target_indices(labels: Sequence[Label], names: Sequence[str], where: Examples) -> NDArray[np.int64]:
@@ -33,7 +34,28 @@ def target_indices(labels: Sequence[Label], names: Sequence[str], where: Example
     raise RowsError(
         f"{where.source.name}: label {json_preview(unknown[0])} (row id {json_preview(where.ids[row])}) is no class of "
         f"the checkpoint ({', '.join(names[:8])}{', …' if len(names) > 8 else ''})"
+        + ("; name them with --classes" if list(names) == unnamed(len(names)) else "")
     )
+
+
+def name_classes(checkpoint: Checkpoint, names: Sequence[str]) -> None:
+    """Give a checkpoint that only knows LABEL_0, LABEL_1, … the names of its classes, in the order of the logits.
+
+    Raises:
+        UsageError: it has other names already, not as many classes, or a name comes twice.
+    """
+    own = checkpoint.labels
+    if len(names) != len(own) or len(set(names)) < len(names):
+        raise UsageError(f"--classes {','.join(names)}: {checkpoint.name} has {len(own)} classes; name each once")
+    if own not in (list(names), unnamed(len(own))):
+        raise UsageError(f"--classes: {checkpoint.name} names its classes already ({', '.join(own[:8])}); leave it out")
+    checkpoint.model.config.id2label = dict(enumerate(names))
+    checkpoint.model.config.label2id = {name: i for i, name in enumerate(names)}
+
+
+def unnamed(n: int) -> list[str]:
+    """Give what transformers calls n classes that nobody named."""
+    return [f"LABEL_{i}" for i in range(n)]
 
 
 def class_names(examples: Examples) -> list[str]:

@@ -12,6 +12,7 @@ from mltools.io.provenance import folder_digest, folder_stamp
 from mltools.model.checkpoint import Checkpoint, CheckpointMeta
 from mltools.model.checkpoint_files import locate
 from mltools.model.checkpoint_loading import open_checkpoint, open_meta
+from mltools.model.classes import name_classes
 from mltools.model.device import set_threads
 
 
@@ -24,6 +25,7 @@ class Model:
     blocks: str | None = None
     threads: int | None = None
     offload: bool = False
+    classes: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -59,6 +61,7 @@ class Model:
 
         Raises:
             CheckpointError: as `open_checkpoint`; or its files are not those of the digest.
+            UsageError: the classes are not those that it names, or not as many.
         """
         if isinstance(self.given, Checkpoint):
             return self.given
@@ -68,4 +71,6 @@ class Model:
         if "sha256" in vars(self) and checkpoint.stamp != self._stamp:
             raise CheckpointError(f"{self.name}: its files changed while they were read; run again")
         set_threads(self.threads, checkpoint.width)
+        if self.classes and fresh_head is None:
+            name_classes(checkpoint, self.classes)
         return checkpoint

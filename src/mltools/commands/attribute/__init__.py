@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from mltools.io.endings import PARQUET
 from mltools.options import (
     BatchSize,
+    Classes,
     Clean,
     ColumnOptions,
     DeviceOptions,
@@ -49,6 +50,7 @@ class Settings:
     validity: ValidityOptions = ValidityOptions()
     donor_is: DonorIs = "clean"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()

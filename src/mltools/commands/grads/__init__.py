@@ -8,6 +8,7 @@ from mltools.io.endings import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
+    Classes,
     ColumnOptions,
     DeviceOptions,
     DryRun,
@@ -82,6 +83,7 @@ class Settings:
     validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()

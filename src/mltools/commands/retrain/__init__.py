@@ -5,6 +5,7 @@ from typing import Annotated
 
 from mltools.layers import all_windows, full_first
 from mltools.options import (
+    Classes,
     ColumnOptions,
     DeviceOptions,
     DryRun,
@@ -57,6 +58,7 @@ class Settings:
     validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     device: DeviceOptions = DeviceOptions()
     shard: ShardOf = None

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from mltools.options import (
     BatchSize,
+    Classes,
     Clean,
     ColumnOptions,
     DeviceOptions,
@@ -60,6 +61,7 @@ class Settings:
     validity: ValidityOptions = ValidityOptions()
     donor_is: DonorIs = "clean"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()

@@ -8,6 +8,7 @@ from mltools.io.endings import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
+    Classes,
     ColumnOptions,
     DeviceOptions,
     DryRun,
@@ -42,6 +43,7 @@ class Settings:
     raw_last: Annotated[bool, Flag("--raw-last", help="Take layer L before the final norm, not after.")] = False
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()

@@ -9,6 +9,7 @@ from mltools.errors import UsageError
 from mltools.layers import all_windows
 from mltools.options import (
     BatchSize,
+    Classes,
     Clean,
     ColumnOptions,
     DeviceOptions,
@@ -72,6 +73,7 @@ class Settings:
     donor_is: DonorIs = "clean"
     preset: PresetName = "paper"
     columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
