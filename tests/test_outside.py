@@ -31,7 +31,7 @@ PRINTS: dict[str, tuple[str, ...]] = {
     "18": (r"0 of \d+ noisy rows only changed by a blank",),
 }
 """What each script prints; none of them a fault of ours."""
-OR_REFUSES = {"01": r"mltools: noisy \(\w+\): .*passes between blocks", "18": "blank"}
+OR_REFUSES = {"01": r"mltools: noisy \(\w+\): .*passes between blocks", "18": "blank", "12": "at most 64 bits"}
 """What it may say instead: the true reason, before any work."""
 
 
