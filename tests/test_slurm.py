@@ -107,7 +107,8 @@ def test_the_chain_ends_with_a_summary(cluster: slurm.Slurm, tiny: Tiny, tmp_pat
 
 
 def test_a_study_over_tasks_models_and_seeds(cluster: slurm.Slurm, tiny: Tiny, tmp_path: Path) -> None:
-    tasks = [write_jsonl(tmp_path / f"{name}.jsonl", keyword_rows(42)) for name in ("one", "two")]
+    rows = [{"text": row["text"], "label": row["original_label"]} for row in keyword_rows(42)]
+    tasks = [write_jsonl(tmp_path / f"{name}.jsonl", rows) for name in ("one", "two")]
     words = " ".join(map(str, tasks)), str(tiny("bert")), "1 2"
     log = ("--output", tmp_path / "%a.log")
     cluster.run(
