@@ -18,7 +18,7 @@ complete -c mltools -n __fish_use_subcommand -a mcog -d 'Compute the memorisatio
 complete -c mltools -n __fish_use_subcommand -a correlate -d 'Correlate tools, models, tasks or measures.'
 complete -c mltools -n __fish_use_subcommand -a score -d 'Judge layer scores where the layers of memorisation are known.'
 complete -c mltools -n __fish_use_subcommand -a plot -d 'Draw records: as text on stdout, or as a picture with -o (needs matplotlib).'
-complete -c mltools -n __fish_use_subcommand -a report -d 'Put records into one page: pictures, tables to sort, where they come from, what is not valid.'
+complete -c mltools -n __fish_use_subcommand -a report -d 'Put records into one page: pictures, tables, provenance, what is not valid.'
 complete -c mltools -n __fish_use_subcommand -a windows -d 'Print windows of consecutive layers as work items.'
 complete -c mltools -n __fish_use_subcommand -a inspect -d 'Say what a checkpoint or file is, what is in it, and how it was made.'
 complete -c mltools -n __fish_use_subcommand -a schema -d 'Print the JSON Schema of a kind of record, or the names of all.'

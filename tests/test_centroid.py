@@ -267,7 +267,7 @@ def test_refused(cli: Cli, tmp_path: Path) -> None:
     hidden, label, original = random_rows(2)
     noisy = label != original
     for rows, message in (
-        ((hidden, original, original), "no noisy rows; mark those that are mislabelled"),
+        ((hidden, original, original), "no noisy rows; name the column of right labels"),
         ((hidden[noisy], label[noisy], original[noisy]), "every row is noisy"),
         ((hidden, 0 * label, 0 * label), "one class only (0); centroids need two"),
     ):

@@ -78,8 +78,8 @@ def test_whole_runs_of_the_light_commands(tmp_path: Path) -> None:
         assert (status, modules & HEAVY_BUT_NUMPY) == (0, set()), run
 
 
-def test_parquet_needs_polars_alone(tmp_path: Path) -> None:
+def test_parquet_needs_its_libraries_alone(tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"label": row["original_label"]} for row in toy_rows(40)])
     ((_, status, modules),) = imported(("perturb", rows, "-o", tmp_path / "noisy.parquet"))
     assert status == 0 and "polars" in modules
-    assert not modules & (HEAVY | {"scipy", "rich", "matplotlib", "pandas", "pyarrow"})
+    assert not modules & (HEAVY | {"scipy", "rich", "matplotlib", "pandas"})

@@ -363,7 +363,7 @@ def test_refused(cli: Cli, tmp_path: Path) -> None:
     hidden, label, original = told_rows()
     rare = np.where(np.arange(240) < 2, 3, original)
     cases: list[tuple[Any, list[str], str]] = [
-        ((hidden, original, original), [], "no noisy rows; mark those that are mislabelled"),
+        ((hidden, original, original), [], "no noisy rows; name the column of right labels"),
         ((hidden, (original + 1) % 3, original), [], "every row is noisy"),
         ((hidden, 0 * label, original), ["--target", "label"], "one class only (0); a probe for label needs two"),
         ((hidden, rare, rare), ["--target", "label"], 'label "3" (2 of 240 rows): none among the '),

@@ -60,13 +60,12 @@ def stored_table(source: Source) -> Any:
     import pyarrow as pa
 
     with _reading_parquet(source), _open(source) as (file, size):
-        most = max(LARGE, DENSEST * size)
-        try:
-            with _limited_memory(3 * most):
-                batches = list(_batches(file, most))
-        except MemoryError:
+        most, batches = max(LARGE, DENSEST * size), None
+        with contextlib.suppress(MemoryError), _limited_memory(3 * most):
+            batches = list(_batches(file, most))
+        if batches is None:  # said outside of the except clause: it is the file that is wrong, no memory is short
             what = f"it asks for more memory than {DENSEST} times its size"
-            raise RowsError(f"{source.name}: damaged Parquet file ({what})") from None
+            raise RowsError(f"{source.name}: damaged Parquet file ({what})")
         metadata = {key: value for key, value in (file.metadata.metadata or {}).items() if key != b"ARROW:schema"}
         return pa.Table.from_batches(batches, file.schema_arrow).replace_schema_metadata(metadata)
 

@@ -11,7 +11,7 @@ from mltools.spec import CommandSpec, Flag, Writes
 
 @dataclass(frozen=True)
 class Settings:
-    """Put records into one page: pictures, tables to sort, where they come from, what is not valid.
+    """Put records into one page: pictures, tables, provenance, what is not valid.
 
     Reads records of any kind and writes one HTML file that needs nothing beside it (pictures need matplotlib): the
     picture that `plot` draws of each kind, centres of gravity of what can be weighed, the records as tables, and the

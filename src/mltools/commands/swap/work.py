@@ -90,6 +90,7 @@ class SwapResult:
         self.predicted = np.zeros((len(windows), rows), np.int16)
         self.margin = np.zeros((len(windows), rows), np.float32)
         self.label_margin = np.zeros((len(windows) + len(further), rows), np.float32)
+        self.n_measured, self.validity = 0, None
         noisy.runner.applications = 0
 
     @classmethod
