@@ -85,7 +85,7 @@ def test_defaults_in_help_are_those_of_the_settings(command: Command) -> None:
     ("words", "message"),
     [
         (("swpa",), "mltools: No such command 'swpa'. Did you mean 'swap'? (see mltools --help)\n"),
-        (("swap", "--layer", "2"), "mltools: No such option: --layer (Possible options: --label, --layers"),
+        (("swap", "--layer", "2"), "mltools: No such option: --layer (Possible options: --classes, --label, --layers"),
         (("help", "prob"), "did you mean probe?\n"),
         (("schema", "windw"), "did you mean window?\n"),
         (("swap", "a", "b", "--preset", "papers"), "choose paper or released-code; did you mean paper?\n"),

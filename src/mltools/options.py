@@ -236,7 +236,7 @@ Classes = Annotated[
         "--classes",
         metavar="A,B",
         parse=parse_names,
-        help="Names of the classes, in the order of the logits, of a checkpoint that only knows LABEL_0, LABEL_1, …",
+        help="Names of the classes, in the order of the logits, where the checkpoint has none.",
     ),
 ]
 Offload = Annotated[
