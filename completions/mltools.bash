@@ -19,12 +19,12 @@ _mltools()
         --top-classes) kind=none ;;
         --labels) words="names numbers" ;;
         --draw) words="hash python" ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --progress --seed --preset -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--split --from --top-classes --labels --draw --carry-over --list --seed --preset -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="wic rte mrpc cola boolq sst2 sst5 emotion implicithate stormfront reuters trec"
            ;;
         esac
@@ -33,21 +33,21 @@ _mltools()
         case $option in
         --rate) kind=none ;;
         --transition) kind=file ;;
-        --classes) kind=none ;;
         --top-classes) kind=none ;;
         --draw) words="hash python" ;;
         --split-from) kind=none ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --label-type) words="auto str" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--rate --transition --stream --classes --top-classes --draw --split-from --id --original-label --noisy --progress --seed --preset --label --label-type -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--rate --transition --stream --top-classes --draw --split-from --seed --preset --label --original-label --noisy --id --classes --label-type -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -70,14 +70,13 @@ _mltools()
         --memorised-metric) words="accuracy macro-f1" ;;
         --evaluate) words="memorised always last" ;;
         --validation) kind=file ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -91,7 +90,8 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--target --freeze --train --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--target --freeze --train --aux --aux-text --aux-label --aux-lr --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --raise-lr --memorised-at --memorised-metric --evaluate --validation --seed --preset --text --label --original-label --noisy --id --separator --label-type --max-length --batch-size --micro-batch --precision --device --threads --blocks --resume --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -100,7 +100,6 @@ _mltools()
         --like) kind=file ;;
         --kind) words="random drift head" ;;
         --from) kind=file ;;
-        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --seed) kind=none ;;
         --device) kind=none ;;
@@ -108,7 +107,8 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--like --kind --from --progress --layers --seed --device --threads --blocks -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--like --kind --from --layers --seed --device --threads --blocks -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -123,14 +123,13 @@ _mltools()
         --weight-decay) kind=none ;;
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -145,7 +144,8 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --id --original-label --noisy --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--merge --run --runs --freeze --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --seed --preset --text --label --original-label --noisy --id --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -155,16 +155,15 @@ _mltools()
         --write) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -179,7 +178,8 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --offload --progress --layers --part --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --layers --part --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --offload --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -192,17 +192,16 @@ _mltools()
         --clip) kind=none ;;
         --clip-scope) words="trainable all" ;;
         --min-noisy-accuracy) kind=none ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -217,7 +216,8 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --id --original-label --noisy --classes --progress --layers --part --seed --preset --text --label --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -229,16 +229,15 @@ _mltools()
         --leave-out) kind=none ;;
         --save) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --part) words="all attn mlp norm" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -249,7 +248,8 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --id --original-label --noisy --classes --progress --part --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--frozen --objective --norm --noisy-only --leave-out --save --min-noisy-accuracy --strict --part --seed --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -259,14 +259,13 @@ _mltools()
         --gap) kind=none ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --by) words="layer tensor" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -278,7 +277,8 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--nodes --gap --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --progress --by --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--nodes --gap --min-noisy-accuracy --strict --donor-is --by --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -288,14 +288,13 @@ _mltools()
         --until) kind=none ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -307,7 +306,8 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--samples --until --min-noisy-accuracy --strict --donor-is --id --original-label --noisy --classes --progress --seed --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--samples --until --min-noisy-accuracy --strict --donor-is --seed --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --resume -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -315,14 +315,13 @@ _mltools()
         case $option in
         --dtype) words="float32 float16" ;;
         --position) words="auto first last" ;;
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
-        --classes) kind=none ;;
-        --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
+        --classes) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -332,15 +331,13 @@ _mltools()
         --blocks) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --id --original-label --noisy --classes --offload --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--dtype --position --raw-last --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --offload -n --dry-run -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
     probe)
         case $option in
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
         --target) kind=none ;;
         --baseline) kind=file ;;
         --probe) words="mlp linear" ;;
@@ -350,11 +347,13 @@ _mltools()
         --lr) kind=none ;;
         --seeds) kind=none ;;
         --min-noisy-accuracy) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -365,20 +364,20 @@ _mltools()
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--id --original-label --noisy --target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --progress --seed --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--target --baseline --events --probe --hidden-layers --epochs --select-after --lr --seeds --allow-absent --min-noisy-accuracy --strict --seed --preset --text --label --original-label --noisy --id --separator --label-type --max-length --batch-size --device --threads --blocks -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
     centroid)
         case $option in
-        --id) kind=none ;;
-        --original-label) kind=none ;;
-        --noisy) kind=none ;;
         --crossing) words="first last stable" ;;
-        --progress) words="auto json none" ;;
         --preset) words="paper released-code" ;;
         --text) kind=none ;;
         --label) kind=none ;;
+        --original-label) kind=none ;;
+        --noisy) kind=none ;;
+        --id) kind=none ;;
         --separator) kind=none ;;
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
@@ -390,17 +389,18 @@ _mltools()
         -o|--out) kind=file ;;
         --per-row) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--id --original-label --noisy --events --crossing --progress --preset --text --label --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--events --crossing --preset --text --label --original-label --noisy --id --separator --label-type --max-length --batch-size --device --threads --blocks --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
     merge)
         case $option in
         --items) kind=file ;;
-        --progress) words="auto json none" ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--items --progress -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--items -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -408,12 +408,12 @@ _mltools()
         case $option in
         --value) kind=none ;;
         --over) kind=none ;;
-        --progress) words="auto json none" ;;
         --by) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--by-layer --solved --value --over --strict --progress --by --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--by-layer --solved --value --over --strict --by --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -427,13 +427,13 @@ _mltools()
         --method) words="spearman pearson kendall" ;;
         --cluster) kind=none ;;
         --resamples) kind=none ;;
-        --progress) words="auto json none" ;;
         --seed) kind=none ;;
         --preset) words="paper released-code" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --mean --cluster --resamples --strict --progress --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--pivot --value --on --per --pool --allow-mixed --scale --method --mean --cluster --resamples --strict --seed --preset --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -443,11 +443,11 @@ _mltools()
         -k) kind=none ;;
         --value) kind=none ;;
         --per) kind=none ;;
-        --progress) words="auto json none" ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--truth -k --value --solved --per --strict --progress --tag -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--truth -k --value --solved --per --strict --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -460,22 +460,22 @@ _mltools()
         --width) kind=none ;;
         --font-size) kind=none ;;
         --dpi) kind=none ;;
-        --progress) words="auto json none" ;;
         --by) kind=none ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--value --overlay --pivot --facet --width --font-size --dpi --strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--value --overlay --pivot --facet --width --font-size --dpi --strict --by -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="heatmap layers probe centroid events matrix score maxima scatter"
            ;;
         esac
         ;;
     report)
         case $option in
-        --progress) words="auto json none" ;;
         --by) kind=none ;;
         -o|--out) kind=none ;;
         --provenance) kind=file ;;
-        *) [[ $cur == -* ]] && words="--strict --progress --by -o --out --force --provenance -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--strict --by -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -483,25 +483,25 @@ _mltools()
         case $option in
         --width) kind=none ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--width --progress -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--width -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
     inspect)
         case $option in
-        --progress) words="auto json none" ;;
         --layers) kind=none ;;
         --blocks) kind=none ;;
         --tag) kind=none ;;
         -o|--out) kind=file ;;
-        *) [[ $cur == -* ]] && words="--json --command --progress --layers --blocks --tag -o --out --force -q --quiet -v --verbose --no-color --debug -h --help"
+        --progress) words="auto json none" ;;
+        *) [[ $cur == -* ]] && words="--json --command --layers --blocks --tag -o --out --force -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
     schema)
         case $option in
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --progress --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="attribution centroid checkpoint cog correlation difference epoch event file generalisation generalisation-score grad half layer probe provenance rows score shapley tensor window work"
            ;;
         esac
@@ -509,7 +509,7 @@ _mltools()
     completion)
         case $option in
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --progress --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="bash zsh fish"
            ;;
         esac
@@ -517,7 +517,7 @@ _mltools()
     help)
         case $option in
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--progress -q --quiet -v --verbose --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="-q --quiet -v --verbose --progress --no-color --debug -h --help"
            [[ $COMP_CWORD == 2 && $cur != -* ]] && words="prepare perturb finetune decoy generalise swap retrain grads attribute shapley states probe centroid merge mcog correlate score plot report windows inspect schema completion help"
            ;;
         esac

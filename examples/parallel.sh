@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The same with GNU parallel: a job log, and a second call runs only what is missing or failed.
+# All windows of retrain with GNU parallel: a job log, and a second call runs only what is missing or failed.
 #
 #   examples/parallel.sh NOISY PRETRAINED ROWS LAYERS FOLDER
 #

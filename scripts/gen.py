@@ -168,7 +168,10 @@ def type_name(column: dict[str, Any]) -> str:
         return f"list of {type_name(column['items'])}"
     kinds = column.get("type", "any")
     low, high = column.get("minimum"), column.get("maximum")
-    limits = f" {low}-{high}" if high is not None else f" from {low}" if low is not None else ""
+    if low is None:
+        limits = "" if high is None else f" to {high}"
+    else:
+        limits = f" from {low}" if high is None else f" {low}-{high}"
     names = [
         kind if kind in ("null", "string", "boolean", "object") else f"{kind}{limits}"
         for kind in ([kinds] if isinstance(kinds, str) else kinds)

@@ -16,8 +16,8 @@ from mltools.spec import CommandSpec, Field, Flag, flatten
 
 ABOUT = """Find out in which layers a fine-tuned transformer memorises mislabelled examples.
 
-Each command reads and writes plain files: rows (JSONL, Parquet), checkpoints (folders that transformers loads),
-records (JSONL, Parquet). Data goes to stdout, everything else to stderr. `mltools help COMMAND` tells more."""
+Each command reads and writes plain files: rows and records (JSONL, CSV, Parquet), checkpoints (folders that
+transformers loads). Data goes to stdout, everything else to stderr. `mltools help COMMAND` tells more."""
 EXIT_STATUS = (
     ("0", "done; or the reader closed the pipe, or nothing was left to do"),
     ("1", "failed while running"),
@@ -35,7 +35,17 @@ COLUMN = 26
 OWN = "Options"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     OWN: ("--layers", "--part", "--by", "--seed", "--preset"),
-    "Rows": ("--text", "--label", "--separator", "--label-type", "--max-length"),
+    "Rows": (
+        "--text",
+        "--label",
+        "--original-label",
+        "--noisy",
+        "--id",
+        "--classes",
+        "--separator",
+        "--label-type",
+        "--max-length",
+    ),
     "Running": (
         "--batch-size",
         "--micro-batch",
@@ -43,13 +53,14 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "--device",
         "--threads",
         "--blocks",
+        "--offload",
         "--resume",
         "--shard",
         "--time-left",
         "-n",
     ),
     "Output": ("--tag", "-o", "--per-row", "--force", "--provenance"),
-    "Messages": ("-q", "-v", "--no-color", "--debug", "-h"),
+    "Messages": ("-q", "-v", "--progress", "--no-color", "--debug", "-h"),
 }
 """Headings of the options that several commands have, in the order of every help; all others come first, under OWN."""
 FILES = ("FILE", "DIR", "FIG", "ROWS", "RECORDS", "STATES", "CHECKPOINT", "NOISY", "CLEAN", "PRETRAINED", "FROZEN")
