@@ -266,6 +266,26 @@ def test_a_data_set_of_the_hub_that_is_not_here(cli: Cli) -> None:
     assert done.code == 5 and done.err.count("\n") == 1 and "not available from the hub" in done.err
 
 
+def test_a_data_set_of_the_hub_that_datasets_has_loaded_before(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's cache, as loading from the hub leaves it: the same as of a folder but for the owner's name."""
+    import datasets
+
+    (tmp_path / "asked").mkdir()
+    write_jsonl(tmp_path / "asked/test.jsonl", ROWS[:4])
+    rows = write_jsonl(tmp_path / "asked/train.jsonl", ROWS)
+    datasets.load_dataset(str(tmp_path / "asked"), cache_dir=str(tmp_path / "cache"))
+    (tmp_path / "cache/asked").rename(tmp_path / "cache/nobody___asked")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    several = cli("perturb", "hf://nobody/asked")
+    assert several.code == 2 and "name hf://nobody/asked:train or hf://nobody/asked:test" in several.err
+    assert cli("perturb", "hf://nobody/asked:dev").code == 2
+    done = cli("perturb", "hf://nobody/asked:train")
+    assert (done.code, done.records) == (0, cli("perturb", rows).records), done.err
+    assert len(cli("perturb", "hf://nobody/asked/default:test").records) == 4
+
+
 def test_numbers_of_rows_go_on_from_file_to_file(tmp_path: Path) -> None:
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", ROWS[i * 5 : i * 5 + 5]) for i in range(3)]
 

@@ -88,15 +88,17 @@ def _parts(checkpoint: Checkpoint) -> Iterator[PartOfCheckpoint]:
     own = block_parts(checkpoint.stack)
     for layer, tensors in _grouped(checkpoint).items():
         counts = _counts(tensors, own) if layer and own is not None else {}
-        bad = sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors.values())
+        l2 = math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in tensors.values()))
+        finite = math.isfinite(l2)  # the model is in float32, whose squares float64 holds
+        bad = 0 if finite else sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors.values())
         yield PartOfCheckpoint(
             layer=layer,
             weights=sum(tensor.numel() for tensor in tensors.values()),
             attn=counts.get("attn"),
             mlp=counts.get("mlp"),
             norm=counts.get("norm"),
-            l2=None if bad else math.sqrt(_dot(tensors, tensors)),
-            largest=None if bad else max(float(tensor.abs().max()) for tensor in tensors.values()),
+            l2=l2 if finite else None,
+            largest=max(max(map(abs, map(float, t.aminmax()))) for t in tensors.values()) if finite else None,
             not_finite=bad,
         )
 
