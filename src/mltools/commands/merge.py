@@ -26,10 +26,11 @@ SCALED = "memorisation_error_scaled"
 class Settings:
     """Put the parts of a sweep together, once it is whole.
 
-    Takes the records of runs with --shard, of loops over --layers and of stopped runs, in any order, and writes
-    each once: the very records, in the order, of one run of the whole sweep. Refused (status 3) are records of two
-    sweeps (other settings, inputs or tags), two records of one item that differ, and a sweep that lacks items: these
-    are printed as command lines, on stdout if the records go to a file, else on stderr.
+    Takes the records of swap, retrain or generalise: of runs with --shard, of loops over --layers and of stopped
+    runs, in any order, and writes each once: the very records, in the order, of one run of the whole sweep. Refused
+    (status 3) are records of two sweeps (other settings, inputs or tags), two records of one item that differ, and
+    a sweep that lacks items: these are printed as command lines, on stdout if the records go to a file, else on
+    stderr.
     """
 
     records: RecordsOperand = ()
@@ -85,7 +86,9 @@ def check_one_sweep(records: Sequence["Record"]) -> None:
 
     first: dict[str, Any] = {}
     for record in records:
-        record.get("item_digest", str)  # without it, nothing says of what sweep it is
+        if "item_digest" not in record.values:  # without it, nothing says of what sweep it is
+            raise RowsError(f'{record.place}: no "item_digest": not of a sweep in parts, or of version 0.1')
+        record.get("item_digest", str)
         own = {name: record.values.get(name) for name in ("tool", "run", *tags_of(record))}
         first = first or own
         for name in {**first, **own}:
