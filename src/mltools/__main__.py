@@ -1,5 +1,6 @@
 """`python -m mltools`, and the installed `mltools` program."""
 
+import gc
 import os
 import sys
 
@@ -11,7 +12,9 @@ def run() -> None:
         from mltools.cli import main
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(main())
+    status = main()
+    gc.freeze()  # else the collector looks through all of torch on the way out, which takes most of a second
+    sys.exit(status)
 
 
 def hold_streams() -> None:
