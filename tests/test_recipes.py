@@ -119,6 +119,21 @@ def test_slurm_sweep_without_slurm(shell: Shell, tiny: Tiny, noisy_rows: Path, t
     assert shell("mltools merge runs/*.jsonl", tmp_path).out.count("\n") == 10
 
 
+def test_sky_runs_a_shard_a_node(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """SkyPilot's file is read, and what it runs on each node is run here."""
+    import yaml
+
+    job = yaml.safe_load((EXAMPLES / "sky.yaml").read_text())
+    assert {"name", "num_nodes", "resources", "envs", "workdir", "file_mounts", "setup", "run"} == job.keys()
+    for name, source in (("noisy", tiny("bert", 1)), ("clean", tiny("bert", 2)), ("noisy.jsonl", noisy_rows)):
+        (tmp_path / name).symlink_to(source)
+    for rank in (0, 1):
+        node = f"SKYPILOT_NODE_RANK={rank} SKYPILOT_NUM_NODES=2 TOOL={job['envs']['TOOL']} SHARDS=."
+        done = shell(f"export {node}\n{job['run']}", tmp_path)
+        assert done.code == 0, done.err
+    assert shell("mltools merge *-of-2.jsonl", tmp_path).out.count("\n") == 10
+
+
 def test_look_at_checkpoints(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     needs("jq")
     done = shell(f"{EXAMPLES}/look.sh {tiny('bert', 1)} {tiny('bert', 2)}", tmp_path)
