@@ -482,8 +482,9 @@ _mltools()
     windows)
         case $option in
         --width) kind=none ;;
+        --shard) kind=none ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--width -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--width --shard -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;

@@ -569,6 +569,7 @@ complete -c mltools -n '__fish_seen_subcommand_from report' -l debug -d 'Show th
 complete -c mltools -n '__fish_seen_subcommand_from report' -s h -l help -d 'Show this message and exit.'
 complete -c mltools -n '__fish_seen_subcommand_from report' -F
 complete -c mltools -n '__fish_seen_subcommand_from windows' -l width -x -d 'Only windows of N layers.'
+complete -c mltools -n '__fish_seen_subcommand_from windows' -l shard -x -d 'Do only the I-th of N parts of like cost; put them together with merge.'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -s q -l quiet -d 'Print only errors on stderr.'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -s v -l verbose -d 'Say more on stderr.'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -l progress -x -a 'auto json none' -d 'auto (a bar on a terminal, else a line a minute), json (lines on stderr), none. [default: auto]'

@@ -152,3 +152,11 @@ def test_a_width_that_lacks_windows_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         layer_scores(errors, 3)
     assert str(caught.value) == "1 of 2 windows of width 2 are missing (first: 2-3); run them, or leave width 2 out"
+
+
+def test_shards_are_the_whole_and_of_like_cost(cli: Cli) -> None:
+    whole = cli("windows", 12).out.splitlines()
+    parts = [cli("windows", 12, "--shard", f"{place}/4").out.splitlines() for place in range(1, 5)]
+    assert [window for part in parts for window in part] == whole
+    costs = [sum(13 - int(window.split("-")[-1]) for window in part) for part in parts]
+    assert max(costs) - min(costs) <= 12

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mltools.layers import check_width, format_layers
+from mltools.layers import check_width, format_layers, parse_layers
+from mltools.options import ShardOf
 from mltools.ranges import whole
+from mltools.shards import in_shard
 from mltools.spec import CommandSpec, Flag, Operand
 
 
@@ -21,6 +23,7 @@ class Settings:
     width: Annotated[int | None, Flag("--width", metavar="N", numbers=whole(1), help="Only windows of N layers.")] = (
         None
     )
+    shard: ShardOf = None
 
 
 def windows(n_layers: int, width: int | None = None) -> Iterator[str]:
@@ -37,7 +40,12 @@ def windows(n_layers: int, width: int | None = None) -> Iterator[str]:
 
 def run(run: Any) -> Iterator[str]:
     """Print the windows asked for."""
-    return windows(run.settings.layers, run.settings.width)
+    n_layers, shard = run.settings.layers, run.settings.shard
+    found = windows(n_layers, run.settings.width)
+    if shard is None:
+        return found
+    chosen = list(found)  # what a window adds to a sweep: one layer of the donor's, and NOISY's above it
+    return iter(in_shard(chosen, [1 + n_layers - parse_layers(each)[-1] for each in chosen], shard))
 
 
 def sink(run: Any) -> Any:
