@@ -187,7 +187,7 @@ def test_order_of_batches_is_of_seed_and_epoch(
     assert [name for name, _ in epochs[0]] != [name for name, _ in epochs[1]]
 
 
-@pytest.mark.parametrize("steps", [1, 8, 9, 14])
+@pytest.mark.parametrize("steps", [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 8, 14))])
 def test_b09_resume_with_aux_is_bit_exact(
     steps: int, tiny: Tiny, noisy_rows: Path, aux_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +244,7 @@ def test_raise_rate_stops_once_the_rows_are_fitted(tiny: Tiny, tmp_path: Path) -
     assert records[-1].attempt == 1 and records[-1].train_accuracy == 1
 
 
+@pytest.mark.slow
 def test_raise_rate_resumes_in_a_later_attempt(
     tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

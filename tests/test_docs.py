@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,17 @@ def check_picture(swept: list[dict[str, Any]], drawn: str) -> None:
     assert all(record["clean_accuracy"] > 0.99 for record in swept)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in FROM_SCRATCH and commands(p)], ids=lambda p: p.name)
+def sparing(value: Any, name: str, long: Collection[str]) -> Any:
+    """A case that is run every time, or in the slow tier if it is long."""
+    return pytest.param(value, id=name, marks=[pytest.mark.slow] if name in long else [])
+
+
+LONG_PAGES = ("costs.md", "natural-noise.md", "techniques.md")
+
+
+@pytest.mark.parametrize(
+    "page", [sparing(p, p.name, LONG_PAGES) for p in PAGES if p.name not in FROM_SCRATCH and commands(p)]
+)
 def test_page(shell: Shell, folder: Path, page: Path) -> None:
     run_page(shell, page, folder)
 
@@ -276,7 +286,23 @@ def shifted(record: dict[str, Any], number: int) -> dict[str, Any]:
     return {"score": record["score"] + number * record["layer"] / 100}
 
 
-@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)])
+LONG_EXAMPLES = ("finetune", "generalise", "report", "shapley", "attribute")
+"""Commands of which the first example is run every time, the others in the slow tier."""
+
+
+def later(place: int) -> bool:
+    """Whether an example is not its command's first."""
+    return place > 0 and EXAMPLES[place - 1][0] == EXAMPLES[place][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        pytest.param(*each, marks=[pytest.mark.slow] if each[0] in LONG_EXAMPLES and later(place) else [])
+        for place, each in enumerate(EXAMPLES)
+    ],
+    ids=[f"{name}-{i}" for i, (name, _) in enumerate(EXAMPLES)],
+)
 def test_example(shell: Shell, full: Path, tmp_path: Path, name: str, example: str) -> None:
     for program in ("jq", "parallel"):
         if re.search(rf"\b{program}\b", example) and shutil.which(program) is None:

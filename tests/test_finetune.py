@@ -239,7 +239,7 @@ def run(tiny: Tiny, rows: Path, out: Path, resume: bool = False) -> Any:
     return finetune(str(tiny("bert")), read_examples(rows), out, config, resume=resume)
 
 
-@pytest.mark.parametrize("steps", [1, 5, 6, 7, 12, 17])
+@pytest.mark.parametrize("steps", [6, 17, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 7, 12))])
 def test_b09_resume_is_bit_exact(
     steps: int, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +293,7 @@ def start_process(arguments: list[object]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_b30_sigterm_saves_and_resumes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     def arguments(out: Path) -> list[object]:
         return ["finetune", tiny("bert"), noisy_rows, "-o", out, "--epochs", 40, "--lr", 1e-3]
@@ -310,6 +311,7 @@ def test_b30_sigterm_saves_and_resumes(cli: Cli, tiny: Tiny, noisy_rows: Path, t
     assert same_files(tmp_path / "whole", tmp_path / "broken")
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_no_checkpoint_and_resumes(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     arguments: list[object] = ["finetune", tiny("bert"), noisy_rows, "-o", tmp_path / "m", "--epochs", 30]
     process = start_process(arguments)
@@ -437,7 +439,7 @@ def test_k2_an_attempt_that_diverges_leaves_the_best_one(
     assert all(bool(torch.isfinite(tensor).all()) for tensor in weights(tmp_path / "m").values())
 
 
-@pytest.mark.parametrize("steps", [11, 12, 13, 24, 25, 37, 47])
+@pytest.mark.parametrize("steps", [25, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 12, 13, 24, 37, 47))])
 def test_k2_raise_rate_resumes_to_the_same_bytes(
     steps: int, tiny: Tiny, noisy_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

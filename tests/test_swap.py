@@ -160,7 +160,9 @@ def test_any_set_of_layers_equals_alone(tiny: Tiny, noisy_rows: Path, sets: list
         assert torch.allclose(together[index], alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2", "opt", "roberta"])
+@pytest.mark.parametrize(
+    "architecture", ["bert", "gpt2", *(pytest.param(a, marks=pytest.mark.slow) for a in ("opt", "roberta"))]
+)
 def test_b02_padding_side_batch_size_and_order_do_not_matter(
     architecture: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
@@ -308,7 +310,9 @@ def test_resume_refuses_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tm
     assert len(tagged.records) == 10
 
 
-@pytest.mark.parametrize("form", ["one file", "shards", "bfloat16"])
+@pytest.mark.parametrize(
+    "form", ["shards", *(pytest.param(f, marks=pytest.mark.slow) for f in ("one file", "bfloat16"))]
+)
 def test_offload_gives_the_same_records(form: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
