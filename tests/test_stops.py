@@ -197,3 +197,18 @@ def test_k10_a_run_that_goes_on_has_its_records_to_itself(cli: Cli, inputs: Path
     assert result.err == "mltools: out.jsonl.partial is in use by another run; wait for it, or choose another -o\n"
     other.close(discard=True)
     assert not list(inputs.glob("out*"))
+
+
+def test_what_comes_of_a_stop_is_the_stop(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop in the middle of importing compiled code comes out as an ImportError (seen under kills of plot)."""
+
+    def broken_off(name: str, given: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except signals.Terminated:
+            raise ImportError("initialization failed") from None
+
+    monkeypatch.setattr("mltools.cli.driver.run_command", broken_off)
+    found = cli("windows", 3)
+    assert (found.code, found.err) == (143, "mltools: terminated\n")

@@ -58,6 +58,11 @@ def check() -> None:
         _stop.check()
 
 
+def asked() -> BaseException | None:
+    """Give the stop that was asked for, if any."""
+    return _stop.error
+
+
 def heard() -> None:
     """Say that the program is ending by itself."""
     _stop.heard = True

@@ -14,7 +14,7 @@ from mltools.cli.reference import Command, command_help, root_help
 from mltools.cli.words import HELP_FLAGS, read_words, say_opening
 from mltools.errors import MltoolsError, NotFoundError, ResourceError, lacks_memory
 from mltools.io.stdout import write_stdout
-from mltools.signals import ENDS, Terminated, heard, stoppable
+from mltools.signals import ENDS, Terminated, asked, heard, stoppable
 
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
@@ -76,6 +76,10 @@ def _show_trace(error: BaseException) -> None:
 
 def _status(error: BaseException) -> int:
     """Say what happened in one line, and choose the exit status (DESIGN §7)."""
+    stop = asked()
+    if stop is not None and not isinstance(error, MltoolsError | SystemExit):
+        stop.__notes__ = [*getattr(error, "__notes__", ())]
+        error = stop  # what else comes of it, as an import that was broken off, is not worth a word
     match error:
         case SystemExit():
             return error.code if isinstance(error.code, int) else 1
