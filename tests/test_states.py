@@ -70,7 +70,9 @@ def test_b03_states_are_transformers_hidden_states(
         block = last[0][0] if isinstance(last[0], tuple) else last[0]
         assert np.abs(raw[row, -1] - block[0, position].numpy()).max() < 2e-5
     assert np.abs(raw[:, :-1] - found[:, :-1]).max() == 0
-    assert (np.abs(raw[:, -1] - found[:, -1]).max() > 0.1) == (architecture in (*DECODERS, "modernbert"))
+    normed = float((expected[-1] - block[0, position]).abs().max()) > 0.1  # ModernBERT: not in transformers 5.0
+    assert (np.abs(raw[:, -1] - found[:, -1]).max() > 0.1) == normed
+    assert normed or architecture not in DECODERS
 
 
 @pytest.mark.parametrize("architecture", ["bert", "llama"])
