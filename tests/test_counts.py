@@ -19,7 +19,7 @@ from mltools.model.batches import Encoded
 Tiny = Callable[..., Path]
 ROWS, NOISY, LAYERS = 48, 10, 4
 SELF_CHECK = 16 * LAYERS
-"""The check at the start runs two rows alone, together, padded and replayed; opening a model runs a few rows too."""
+"""The check at the start runs four rows (two until 0.1) alone, together and replayed; opening runs a few rows too."""
 OPENING = 8 * LAYERS
 MIXTURE = 14 * LAYERS
 """swap's check on two rows: one pass recorded, three windows walked, and three models that really hold them."""

@@ -243,6 +243,16 @@ def test_splits_cover_all_rows_once() -> None:
     assert set(first.test) != set(second.test)
 
 
+def test_the_noise_probe_weighs_noisy_rows_twice(tmp_path: Path) -> None:
+    """Clean rows .33, noisy ones .67 (released code, NLL weights), whichever class is which in the rows."""
+    from mltools.commands.probe.work import DEFAULTS, _target
+
+    with open_states(Source(save_states(tmp_path / "s", *told_rows()))) as states:
+        target = _target(states, "noise", DEFAULTS)
+        assert target.names[1] == "noisy rows" and target.weights == pytest.approx((0.33, 0.67))
+        assert target.labels.tolist() == states.rows.noisy.astype(int).tolist()
+
+
 def test_conformance_weights() -> None:
     """Layer weights of the released notebook, and the M-CoG that it meant, from F1s by seed and layer."""
     golden = json.loads((CONFORMANCE / "golden.json").read_text())["probing_weights"]
