@@ -212,3 +212,28 @@ def test_what_comes_of_a_stop_is_the_stop(cli: Cli, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("mltools.cli.driver.run_command", broken_off)
     found = cli("windows", 3)
     assert (found.code, found.err) == (143, "mltools: terminated\n")
+
+
+LEFT_OVER = """
+import os, sys
+from mltools.__main__ import run
+
+def rows():
+    try:
+        yield 1
+    finally:
+        os.write(2, b"closed too late")
+
+left = rows()
+next(left)
+sys.argv = ["mltools", *sys.argv[1:]]
+run()
+"""
+
+
+@pytest.mark.parametrize(("words", "status"), [(["windows", "3"], 0), (["windows", "x"], 2)])
+def test_nothing_of_ours_runs_while_the_interpreter_is_taken_down(words: list[str], status: int) -> None:
+    """What a stop left open is not closed after its modules are gone (it printed "Exception ignored in …")."""
+    done = subprocess.run([sys.executable, "-c", LEFT_OVER, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert "too late" not in done.stderr and (status == 0) == (done.stderr.count("\n") != 1)

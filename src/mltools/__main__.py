@@ -1,20 +1,35 @@
 """`python -m mltools`, and the installed `mltools` program."""
 
-import gc
+import atexit
+import contextlib
 import os
 import sys
 
 
 def run() -> None:
     """Run the program on the process's arguments and end with its exit status."""
+    statuses: list[int] = []
+    atexit.register(end, statuses)  # the first registered is the last to run
     hold_streams()
     try:
         from mltools.cli import main
     except KeyboardInterrupt:
         sys.exit(130)
-    status = main()
-    gc.freeze()  # else the collector looks through all of torch on the way out, which takes most of a second
-    sys.exit(status)
+    statuses.append(main())
+    sys.exit(statuses[0])
+
+
+def end(statuses: list[int]) -> None:
+    """End the process without the interpreter's teardown, once there is a status and all else that ends has ended.
+
+    Teardown closes what is left of generators and readers after their modules are gone, which prints, and it looks
+    through all of torch, which takes most of a second.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    for status in statuses:
+        os._exit(status)
 
 
 def hold_streams() -> None:

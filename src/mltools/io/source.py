@@ -34,6 +34,7 @@ class _HashingReader(io.RawIOBase):
 
     def __init__(self, raw: io.BufferedReader, name: str) -> None:
         self._raw, self._name = raw, name
+        self._owned = raw is not getattr(sys.stdin, "buffer", None)  # asked now: at the very end there is no sys
         self.sha256 = hashlib.sha256()
 
     def fileno(self) -> int:
@@ -53,7 +54,7 @@ class _HashingReader(io.RawIOBase):
         return n
 
     def close(self) -> None:
-        if self._raw is not getattr(sys.stdin, "buffer", None):
+        if self._owned:
             self._raw.close()
         super().close()
 
