@@ -152,6 +152,7 @@ _mltools()
     swap)
         case $option in
         --positions) words="all pooled others" ;;
+        --clean-rows) kind=none ;;
         --write) kind=file ;;
         --min-noisy-accuracy) kind=none ;;
         --donor-is) words="clean other" ;;
@@ -179,7 +180,7 @@ _mltools()
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--positions --write --min-noisy-accuracy --strict --donor-is --layers --part --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --offload --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--positions --clean-rows --write --min-noisy-accuracy --strict --donor-is --layers --part --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --offload --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;

@@ -180,6 +180,7 @@ complete -c mltools -n '__fish_seen_subcommand_from generalise' -s h -l help -d 
 complete -c mltools -n '__fish_seen_subcommand_from generalise' -F
 complete -c mltools -n '__fish_seen_subcommand_from generalise' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l positions -x -a 'all pooled others' -d 'Whose states CLEAN gives after layers 1 to l: all, the pooled token\'s, or the others\'. [default: all]'
+complete -c mltools -n '__fish_seen_subcommand_from swap' -l clean-rows -x -d 'Clean rows to measure, drawn by a hash of their ids; noisy ones always all. [default: all]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l write -r -F -d 'Write the mixed checkpoint of the one --layers window.'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l min-noisy-accuracy -x -d 'NOISY\'s accuracy on noisy rows below which records are invalid; 0: any. [default: 0.9]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l strict -d 'End with status 1 if the experiment is invalid.'

@@ -127,6 +127,11 @@ class Run:
             return examples
         return self.examples("rows", self.input("rows"))
 
+    @property
+    def measured(self) -> Examples:
+        """The rows that are measured: all that were read, or fewer clean ones where --clean-rows says so."""
+        return self.rows.with_clean(self.get("clean_rows"))
+
     def examples(self, role: str, rows: Rows) -> Examples:
         """Read rows whole, and note them as an input."""
         examples = read_examples(rows)
@@ -246,7 +251,7 @@ class Run:
         from mltools.model.states import Extraction
 
         longest = self.get("max_length") or Extraction.max_length
-        return read_shape(self.model(role).outline(), self.rows, longest, self.get("offload", False))
+        return read_shape(self.model(role).outline(), self.measured, longest, self.get("offload", False))
 
     # -- items of work --------------------------------------------------------------------------------
     def chosen(self, values: Sequence[T], items: "Callable[[Run], Iterable[WorkItem]]") -> list[T]:

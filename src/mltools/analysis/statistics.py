@@ -288,8 +288,13 @@ def adjust(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
+def wilson(share: float, n: float) -> tuple[float, float]:
     """Give Wilson's 95 % interval of a share of n trials; trials may count in part."""
     centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 / (1 + Z95**2 / n) * sqrt(share * (1 - share) / n + Z95**2 / (4 * n * n))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def wilson_of_drawn(share: float, n: int, total: int) -> tuple[float, float]:
+    """Give the same of n drawn of `total` without replacement, which says more: of all, the interval is the share."""
+    return wilson(share, n * (total - 1) / (total - n)) if n < total else (share, share)

@@ -29,8 +29,8 @@ def fraction(doc: str, default: Any = MISSING) -> Any:
 VALIDITY = {
     "baseline_noisy_accuracy": "the checkpoint's accuracy on all noisy rows against `label`, nothing changed; null if "
     "there are none, or if it has no head",
-    "baseline_clean_accuracy": "the same on all clean rows",
-    "n_cut": "rows longer than --max-length, which were cut",
+    "baseline_clean_accuracy": "the same on all clean rows, or on those that swap --clean-rows draws",
+    "n_cut": "rows measured that are longer than --max-length, which were cut",
     "n_unlabelled": "rows without a label, which were left out",
     "valid": "false if what was measured shows that the experiment did not take place, as `valid_reason` says; null "
     "if unknown, as for a probe whose target is not noise",
@@ -123,7 +123,7 @@ class WindowRecord(OfLayers):
         "memorisation_error divided by the full window's, so that all layers give 1; null until the full "
         "window is known, or where its error is 0"
     )
-    n_clean: int = amount("clean rows measured: all (swap), held-out ones (retrain)")
+    n_clean: int = amount("clean rows measured: all, or those that --clean-rows draws (swap), held-out ones (retrain)")
     clean_accuracy: float | None = fraction("accuracy on those against `label`; null if there are none")
     reverted: float | None = fraction(
         "share of noisy rows now predicted as their original label; null where a noisy row does not say it"
@@ -176,6 +176,12 @@ class WindowRecord(OfLayers):
     valid_reason: str | None = column(VALIDITY["valid_reason"], None)
     n_layers: int | None = amount("number of layers of the model, L, as `layers`", None)
     item_digest: str | None = column(ITEM_DIGEST, None)
+    clean_accuracy_ci_low: float | None = fraction(
+        "lower end of the 95 % Wilson interval of the accuracy on all clean rows, of which --clean-rows drew some; "
+        "null where all were measured, and for retrain",
+        None,
+    )
+    clean_accuracy_ci_high: float | None = fraction("upper end of it", None)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from mltools.errors import UsageError
 from mltools.layers import all_windows
 from mltools.options import (
+    COUNTS,
     BatchSize,
     Classes,
     Clean,
@@ -31,6 +32,19 @@ from mltools.options import (
 )
 from mltools.spec import CommandSpec, Flag, Writes
 from mltools.sweep import PIPED, check_piped
+
+
+def parse_clean_rows(text: str) -> int | None:
+    """Read `--clean-rows`: a number, or None for `all`.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "all":
+        return None
+    if not text.isdecimal() or not COUNTS.holds(int(text)):
+        raise UsageError(f'--clean-rows "{text}": write a number from 1, or all')
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,16 @@ class Settings:
             help="Whose states CLEAN gives after layers 1 to l: all, the pooled token's, or the others'.",
         ),
     ] = "all"
+    clean_rows: Annotated[
+        int | None,
+        Flag(
+            "--clean-rows",
+            metavar="N|all",
+            parse=parse_clean_rows,
+            default="all",
+            help="Clean rows to measure, drawn by a hash of their ids; noisy ones always all.",
+        ),
+    ] = None
     write: Annotated[
         Path | None,
         Flag(

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from mltools import console
+from mltools.analysis.statistics import wilson_of_drawn
 from mltools.commands.swap import Settings
 from mltools.errors import CheckpointError, UsageError
 from mltools.io.columns import table_ids
@@ -118,7 +120,7 @@ def swap(
         clean: θ_O, of the same shape, classes and tokenizer.
         examples: the training rows, with noisy ones among them.
         windows: which windows; none means all.
-        settings: batch size, longest row, which part of the blocks.
+        settings: batch size, longest row, which part of the blocks, how many of the clean rows.
         progress: wraps the rows as they are done, to show progress.
         result: filled with per-row predictions and the cost.
         done: records of this sweep made earlier (`sweep.finished`), whose windows are left out.
@@ -133,8 +135,11 @@ def swap(
     """
     check_same(noisy, clean)
     examples.require_noisy()
+    examples = examples.with_clean(settings.clean_rows)
     full = Window(tuple(range(1, noisy.n_layers + 1)))
-    errors = finished_errors(done, noisy.n_layers, {"n_noisy": sum(examples.noisy), "run": run})
+    n_noisy = sum(examples.noisy)
+    counts = {"n_noisy": n_noisy, "n_clean": len(examples) - n_noisy}
+    errors = finished_errors(done, noisy.n_layers, {**counts, "run": run})
     if settings.positions != "all":
         windows = prefixes(windows, full, noisy)
     windows = [window for window in windows or all_windows(noisy.n_layers) if window not in errors]
@@ -168,7 +173,8 @@ def swap(
         )
         return with_twins(found, noisy, clean) if settings.donor_is == "clean" else found
 
-    records, n_given = _records(judge, labels, full, result, settings, errors, run), 0
+    total = counts["n_clean"] + examples.n_left_out
+    records, n_given = _records(judge, labels, total, full, result, settings, errors, run), 0
     with noisy.unchanged(), clean.unchanged(), noisy.runner.keeping() if keeps else contextlib.nullcontext():
         for _ in progress(rows, len(encoded) * len(parts)) if progress else rows:
             yield from islice(records, result.n_measured - n_given)
@@ -263,13 +269,17 @@ def _predict(
 def _records(
     judge: Callable[[], PairValidity],
     labels: Labels,
+    n_clean: int,
     full: Window,
     result: SwapResult,
     settings: Settings,
     earlier: Mapping[Window, float],
     run: str | None,
 ) -> Iterator[WindowRecord]:
-    """Yield the windows' records in their order, each when it is measured; the first ones after the first pass."""
+    """Yield the windows' records in their order, each when it is measured; the first ones after the first pass.
+
+    `n_clean` is how many clean rows there are, measured or not.
+    """
     result.validity = judge()
     columns, is_noisy = result.validity.columns(), labels.noisy
     predicted = {**dict(zip(result.windows, result.predicted, strict=True)), **result.further}
@@ -299,6 +309,7 @@ def _records(
             memorisation_error_scaled=scaled(error, full_error),
             n_clean=int((~is_noisy).sum()),
             clean_accuracy=_share(hit[~is_noisy]),
+            **_interval(hit[~is_noisy], n_clean),
             reverted=reverted(result.predicted[i], labels),
             run=run,
             item_digest=item_digest(run, f"--layers {window}"),
@@ -306,6 +317,12 @@ def _records(
             **margin_columns(margins[window][is_noisy], margins[UNCHANGED][is_noisy]),
             **columns,
         )
+
+
+def _interval(hits: NDArray[np.bool_], total: int) -> dict[str, Any]:
+    """Give the columns that say how well the accuracy on all clean rows is known, where only some were measured."""
+    low, high = wilson_of_drawn(_share(hits), len(hits), total)
+    return {"clean_accuracy_ci_low": low, "clean_accuracy_ci_high": high} if len(hits) < total else {}
 
 
 def _share(hits: NDArray[np.bool_]) -> float:
@@ -383,7 +400,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
         if result.validity is not None and not number:
             run.judged(result.validity, strict=settings.validity.strict)
     if settings.per_row is not None:
-        write_per_row(settings.per_row, result, run.rows, run.made_by("per_row"), replace=run.force)
+        write_per_row(settings.per_row, result, run.measured, run.made_by("per_row"), replace=run.force)
     if settings.write is not None:
         write_mixed(
             noisy, clean, result.windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force
