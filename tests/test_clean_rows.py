@@ -10,6 +10,7 @@ import pytest
 
 from conftest import Cli, toy_rows, write_jsonl
 from mltools.analysis.statistics import wilson_of_drawn
+from mltools.hashing import draw_clean
 from mltools.io.examples import read_examples
 
 Tiny = Callable[..., Path]
@@ -55,7 +56,7 @@ def test_noisy_rows_are_all_there_and_clean_ones_those_drawn(
 def test_nothing_else_is_measured_of_the_rest(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """NOISY's and CLEAN's own accuracies are of the same rows: those of a file that holds no others."""
     models = tiny("bert", 1), tiny("bert", 2)
-    kept = set(read_examples(noisy_rows).with_clean(12).ids)
+    kept = set(draw_clean(read_examples(noisy_rows), 12).ids)
     rows = write_jsonl(tmp_path / "kept.jsonl", [row for row in toy_rows() if row["id"] in kept])
     few, alone = cli("swap", *models, noisy_rows, *FEW).records, cli("swap", *models, rows).records
     own = {"run": None, "item_digest": None, "clean_accuracy_ci_low": None, "clean_accuracy_ci_high": None}
@@ -69,9 +70,9 @@ def test_the_draw_goes_by_ids_and_fewer_are_part_of_more(
     models = tiny("bert", 1), tiny("bert", 2)
     assert cli("swap", *models, noisy_rows, *FEW).out == cli("swap", *models, turned, *FEW).out
     examples = read_examples(noisy_rows)
-    five, nine = (examples.with_clean(most) for most in (5, 9))
+    five, nine = (draw_clean(examples, most) for most in (5, 9))
     assert set(five.ids) < set(nine.ids) < set(examples.ids)
-    assert (five.n_left_out, nine.with_clean(5).ids, nine.with_clean(5).n_left_out) == (33, five.ids, 33)
+    assert (five.n_left_out, draw_clean(nine, 5).ids, draw_clean(nine, 5).n_left_out) == (33, five.ids, 33)
 
 
 def test_another_number_is_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

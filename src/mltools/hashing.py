@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltools.io.columns import RowId
+from mltools.io.examples import Examples
 
 WORD = 0xFFFFFFFFFFFFFFFF
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -32,6 +33,19 @@ def ranked(ids: Sequence[RowId], purpose: str, seed: int) -> list[int]:
     """Give the positions of the ids in a random order that depends on (purpose, seed, id) only."""
     order: list[int] = keyed_hashes(ids, purpose, seed).argsort(kind="stable").tolist()
     return order
+
+
+def draw_clean(examples: Examples, most: int | None) -> Examples:
+    """Give all noisy rows and at most so many clean ones (None: all), in their order.
+
+    Clean rows are drawn by a hash of their ids: the same in any order of the rows, and of fewer a part of more.
+    """
+    clean = [place for place, noisy in enumerate(examples.noisy) if not noisy]
+    if most is None or len(clean) <= most:
+        return examples
+    drawn = {clean[place] for place in ranked([examples.ids[place] for place in clean], "clean rows", 0)[:most]}
+    kept = [place for place, noisy in enumerate(examples.noisy) if noisy or place in drawn]
+    return examples.take(kept, len(clean) - most)
 
 
 def _key(purpose: str, seed: int) -> int:

@@ -130,7 +130,11 @@ class Run:
     @property
     def measured(self) -> Examples:
         """The rows that are measured: all that were read, or fewer clean ones where --clean-rows says so."""
-        return self.rows.with_clean(self.get("clean_rows"))
+        if self.get("clean_rows") is None:
+            return self.rows
+        from mltools.hashing import draw_clean  # numpy, which not all need
+
+        return draw_clean(self.rows, self.get("clean_rows"))
 
     def examples(self, role: str, rows: Rows) -> Examples:
         """Read rows whole, and note them as an input."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -35,7 +35,7 @@ class Examples:
     original_known: bool = True
     """Whether every noisy row says its original label; where one does not, `original_labels` repeats its label."""
     n_left_out: int = 0
-    """Clean rows that `with_clean` left out."""
+    """Clean rows that were not drawn (`hashing.draw_clean`)."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -54,26 +54,16 @@ class Examples:
         """All labels that occur, before or after perturbation, sorted."""
         return sorted({*self.labels, *self.original_labels})
 
-    def with_clean(self, most: int | None) -> "Examples":
-        """Give all noisy rows and at most so many clean ones (None: all), in their order.
-
-        Clean rows are drawn by a hash of their ids: the same in any order of the rows, and of fewer a part of more.
-        """
-        clean = [place for place, noisy in enumerate(self.noisy) if not noisy]
-        if most is None or len(clean) <= most:
-            return self
-        from mltools.hashing import ranked  # numpy, which not all who read rows need
-
-        drawn = {clean[place] for place in ranked([self.ids[place] for place in clean], "clean rows", 0)[:most]}
-        kept = [place for place, noisy in enumerate(self.noisy) if noisy or place in drawn]
+    def take(self, places: Sequence[int], n_left_out: int) -> "Examples":
+        """Give the rows at these places alone, in the order of the places; `n_left_out` clean rows are not."""
         return replace(
             self,
-            ids=[self.ids[place] for place in kept],
-            fields=[self.fields[place] for place in kept],
-            labels=[self.labels[place] for place in kept],
-            original_labels=[self.original_labels[place] for place in kept],
-            noisy=[self.noisy[place] for place in kept],
-            n_left_out=self.n_left_out + len(clean) - most,
+            ids=[self.ids[place] for place in places],
+            fields=[self.fields[place] for place in places],
+            labels=[self.labels[place] for place in places],
+            original_labels=[self.original_labels[place] for place in places],
+            noisy=[self.noisy[place] for place in places],
+            n_left_out=self.n_left_out + n_left_out,
         )
 
     def require_noisy(self) -> None:

@@ -22,6 +22,7 @@ from mltools import console
 from mltools.analysis.statistics import wilson_of_drawn
 from mltools.commands.swap import Settings
 from mltools.errors import CheckpointError, UsageError
+from mltools.hashing import draw_clean
 from mltools.io.columns import table_ids
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
@@ -135,7 +136,7 @@ def swap(
     """
     check_same(noisy, clean)
     examples.require_noisy()
-    examples = examples.with_clean(settings.clean_rows)
+    examples = draw_clean(examples, settings.clean_rows)
     full = Window(tuple(range(1, noisy.n_layers + 1)))
     n_noisy = sum(examples.noisy)
     counts = {"n_noisy": n_noisy, "n_clean": len(examples) - n_noisy}
