@@ -183,7 +183,8 @@ def page(results: dict[str, dict[str, str]], versions: str) -> str:
         totals[verdict] += 1
         if refused:
             reason = found[refused[0]].removeprefix("mltools: ").strip().replace("|", "/")
-            notes.append(f"{', '.join(refused) if verdict != 'refused' else 'all'}: {reason}")
+            working = ", ".join(tool for tool in TOOLS if tool not in refused)
+            notes += [f"{working} work", f"{', '.join(refused)} do not: {reason}"] if working else [reason]
         lines.append(f"| {family} | {verdict} | {'; '.join(notes)} |")
     counts = ", ".join(f"{count} {verdict}" for verdict, count in totals.items())
     return (

@@ -70,9 +70,10 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
         UsageError: `path` is no module list of the model.
     """
     lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    if path is not None and path not in lists:
+        raise UsageError(f"--blocks {path}: no such module list (there are: {', '.join(lists) or 'none'})")
+    _check_whole_layers(lists, n_layers)
     if path is not None:
-        if path not in lists:
-            raise UsageError(f"--blocks {path}: no such module list (there are: {', '.join(lists) or 'none'})")
         return BlockStack(path, lists[path])
     same_class = {name: m for name, m in lists.items() if len({type(item) for item in m}) == 1}
     found = {name: m for name, m in same_class.items() if len(m) == n_layers}
@@ -90,9 +91,25 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
     named = ", ".join(f"{name} ({len(m)})" for name, m in (outermost or same_class).items()) or "none"
     if outermost:
         raise CheckpointError(f"more than one list of {n_layers} blocks: {named}; choose with --blocks PATH")
+    if not outer:
+        raise CheckpointError(
+            f"its {n_layers} layers lie in lists of lists ({named}), so there is no one list of blocks"
+        )
     raise CheckpointError(
         f"no list of {n_layers} blocks, one for each layer (module lists: {named}); choose one with --blocks PATH"
     )
+
+
+def _check_whole_layers(lists: Mapping[str, nn.ModuleList], n_layers: int | None) -> None:
+    """Refuse a model that has a list of each kind of sublayer, its norms among them: no list has whole layers."""
+    for norms in (name for name, modules in lists.items() if len(modules) == n_layers and _is_norm(modules[0])):
+        parent = norms.rpartition(".")[0]
+        beside = [n for n, m in lists.items() if n.rpartition(".")[0] == parent and len(m) == n_layers]
+        if len(beside) > 1:
+            raise CheckpointError(
+                f"a layer is spread over {len(beside)} module lists ({', '.join(beside)}), so there is no block that "
+                "could be changed or scored alone"
+            )
 
 
 def call_order(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor]) -> tuple[set[str], set[str]]:
@@ -150,7 +167,7 @@ def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor
     before, after = call_order(model, stack, forward)
     outside = {n: p for n, p in model.named_parameters() if stack.layer_of(n) is None}
     bare = {n: p for n, p in outside.items() if n.rpartition(".")[0] not in before | after}
-    used_after = _used_after(stack, bare, forward) if bare else set()
+    used_after = _used_after(model, stack, bare, forward) if bare else set()
     parts: dict[str, Part] = {}
     for name, _ in model.named_parameters():
         owner = name.rpartition(".")[0]
@@ -163,7 +180,9 @@ def find_parts(model: nn.Module, stack: BlockStack, forward: Callable[[], Tensor
     return parts
 
 
-def _used_after(stack: BlockStack, parameters: dict[str, nn.Parameter], forward: Callable[[], Tensor]) -> set[str]:
+def _used_after(
+    model: nn.Module, stack: BlockStack, parameters: dict[str, nn.Parameter], forward: Callable[[], Tensor]
+) -> set[str]:
     """Name those of the parameters that the logits depend on if the states after the last block are held fixed."""
 
     def hold(_: nn.Module, __: object, output: object) -> object:
@@ -173,6 +192,11 @@ def _used_after(stack: BlockStack, parameters: dict[str, nn.Parameter], forward:
     try:
         with torch.enable_grad():
             gradients = torch.autograd.grad(forward().sum(), list(parameters.values()), allow_unused=True)
+    except AssertionError as error:  # what a model of reversible layers raises
+        raise CheckpointError(
+            f"{type(model).__name__} gives gradients in training mode only, so which of its weights come after the "
+            "blocks cannot be told"
+        ) from error
     finally:
         handle.remove()
     return {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}

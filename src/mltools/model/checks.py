@@ -6,6 +6,7 @@ All run on two real rows of different length, cut to a few tokens, and leave no 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.runner import UNUSUAL, Pooling, Runner
-from mltools.model.trial import untouched
+from mltools.model.trial import form, untouched
 
 TOLERANCE = 1e-3
 """Relative to the largest value, if that is over 1."""
@@ -67,6 +68,7 @@ def check_mixture(noisy: Checkpoint, clean: Checkpoint, encoded: Encoded, walk: 
             return torch.cat([found[index] for index in range(len(windows))])
 
         _compare(noisy, walked, lambda: torch.cat([mixed_logits(noisy, clean, batch, window) for window in windows]))
+    clean.runner.run_like(noisy.runner)
 
 
 @torch.no_grad()
@@ -190,6 +192,7 @@ def self_check(runner: Runner, encoded: Encoded) -> None:
     Raises:
         CheckpointError: it never has; results would depend on the batch.
     """
+    _check_form(runner, encoded)
     singles, batch = check_batches(encoded, runner)
     own = runner.pads, runner.walks, runner.pools_last_block
     with runner.trial():
@@ -218,6 +221,35 @@ def self_check(runner: Runner, encoded: Encoded) -> None:
             f"{type(runner.model).__name__}: padding changes a row's result ({findings[0]}), so only rows of one "
             "length share a pass: the same results as alone, at more cost"
         )
+
+
+def _check_form(runner: Runner, encoded: Encoded) -> None:
+    """Check that a short and a long row leave the model in one form; else each pass has the model as it was loaded.
+
+    Some families exchange their attention for another one, for good, when rows are short. A row's result would then
+    depend on the rows before it, and on those beside it.
+    """
+    shortest, longest = int(encoded.lengths.argmin()), int(encoded.lengths.argmax())
+    after_short = _form_after(runner, encoded, shortest)
+    if after_short == form(runner.model):
+        return  # no pass changes it
+    after_long = _form_after(runner, encoded, longest)
+    changed = sorted(key for key in after_short.keys() & after_long.keys() if after_short[key] != after_long[key])
+    if not changed:
+        return
+    runner.keeps_form = runner.pads = runner.walks = runner.pools_last_block = False
+    console.warn(
+        f"{type(runner.model).__name__} changes itself by the length of its rows ({changed[0]}), so each pass starts "
+        "from the model as loaded, whole, with rows of one length: the same results as alone, at more cost"
+    )
+
+
+def _form_after(runner: Runner, encoded: Encoded, row: int) -> dict[str, Any]:
+    """Give the form of the model after its first pass is of this row; as it is, if that cannot be run."""
+    with runner.trial():
+        with contextlib.suppress(*UNUSUAL):  # `self_check` says why
+            runner.stock_logits(encoded.batch([row], runner.device))
+        return form(runner.model)
 
 
 def _batched(runner: Runner, batch: Batch) -> Tensor:

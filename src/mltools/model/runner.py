@@ -16,7 +16,7 @@ from mltools.errors import CheckpointError
 from mltools.model.anatomy import BlockStack, first_tensor, with_states
 from mltools.model.batches import Batch
 from mltools.model.pooled import forward_at_positions
-from mltools.model.trial import untouched
+from mltools.model.trial import same_form, untouched
 
 Pooling = Literal["first", "last", "all"]
 UNUSUAL = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, CheckpointError)
@@ -77,6 +77,8 @@ class Runner:
         """Whether blocks can be run one by one; else every pass is the stock one, of the whole model."""
         self.pads = True
         """Whether rows of different lengths can share a pass, padded; else each pass has rows of one length."""
+        self.keeps_form = True
+        """Whether a row's length never changes the model itself; else it is put back after each pass."""
         self.pooling: Pooling = "all"
         with self.trial():
             try:
@@ -84,6 +86,11 @@ class Runner:
             except UNUSUAL:
                 self.stock_logits(self.trial_batch())  # what cannot be run at all says why
             self.pools_last_block = self._can_pool_last_block()
+
+    def run_like(self, other: "Runner") -> None:
+        """Run as a model of the same architecture does, for which it was found how that must be."""
+        self.pads, self.walks, self.keeps_form = other.pads, other.walks, other.keeps_form
+        self.pools_last_block = other.pools_last_block
 
     @contextlib.contextmanager
     def padding(self, batch: Batch) -> Iterator[None]:
@@ -139,9 +146,13 @@ class Runner:
                 self.applications = counted
 
     def _whole_logits(self, batch: Batch) -> Tensor:
-        with self.padding(batch):
-            logits: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        logits: Tensor = self._stock(batch).logits
         return logits
+
+    def _stock(self, batch: Batch, **options: bool) -> Any:
+        """Run the model's own forward pass: each as if it were the model's first, where that matters."""
+        with self.padding(batch), contextlib.nullcontext() if self.keeps_form else same_form(self.model):
+            return self.model(input_ids=batch.ids, attention_mask=batch.mask, **options)
 
     @contextlib.contextmanager
     def _pooled_last_block(self, batch: Batch) -> Iterator[None]:
@@ -339,8 +350,7 @@ class Runner:
 
     def stock_states(self, batch: Batch) -> Sequence[Tensor] | None:
         """Give the L + 1 hidden states that the stock forward pass gives of these blocks; None if it does not."""
-        with self.padding(batch):
-            output = self.model(input_ids=batch.ids, attention_mask=batch.mask, output_hidden_states=True)
+        output = self._stock(batch, output_hidden_states=True)
         side = "encoder" if "encoder" in self.stack.path else "decoder"
         found = getattr(output, "hidden_states", None) or getattr(output, f"{side}_hidden_states", None)
         return found if found is not None and len(found) == len(self.stack) + 1 else None
@@ -405,12 +415,10 @@ class Runner:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
         states, (rest, named) = recording.states[-2] + noise, recording.calls[-1]
-        block = self.stack.modules[-1]
-        whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
+        block, positions = self.stack.modules[-1], self._positions(batch)
         try:
-            pooled = self.pool(
-                batch, first_tensor(forward_at_positions(block.forward, states, rest, named, self._positions(batch)))
-            )
+            whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
+            pooled = self.pool(batch, first_tensor(forward_at_positions(block.forward, states, rest, named, positions)))
         except UNUSUAL:
             return False  # not a block of the usual form; it is computed whole
         return torch.allclose(pooled, whole, rtol=1e-4, atol=1e-5)

@@ -15,16 +15,35 @@ def untouched(*models: nn.Module) -> Iterator[None]:
     That is buffers, modules that a forward pass exchanges for others (attention that goes by the length of the rows),
     train or eval mode, hooks and other attributes, configurations, and the state of torch's generator on the CPU.
     """
-    modules = [module for model in models for module in model.modules()]
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        for owner in (*modules, *_configurations(modules)):
-            stack.callback(_put_back, owner, dict(vars(owner)), _tables(owner))
-        for module in modules:
+        stack.enter_context(same_form(*models))
+        for module in (module for model in models for module in model.modules()):
             for buffer in module._buffers.values():
                 if buffer is not None and not buffer.is_meta:
                     stack.callback(_refill, buffer, buffer.detach().clone())
         yield
+
+
+@contextlib.contextmanager
+def same_form(*models: nn.Module) -> Iterator[None]:
+    """Put back, at the end, the modules and attributes of models and of their configurations."""
+    modules = [module for model in models for module in model.modules()]
+    with contextlib.ExitStack() as stack:
+        for owner in (*modules, *_configurations(modules)):
+            stack.callback(_put_back, owner, dict(vars(owner)), _tables(owner))
+        yield
+
+
+def form(model: nn.Module) -> dict[str, Any]:
+    """Give what tells one form of a model from another: its modules, and their plain attributes."""
+    plain = str | int | float | bool
+    return {
+        f"{name}.{key}": value
+        for name, module in model.named_modules()
+        for key, value in (("", module), *vars(module).items())
+        if value is module or isinstance(value, plain)
+    }
 
 
 def _configurations(modules: list[nn.Module]) -> list[Any]:
