@@ -36,13 +36,12 @@ def same_form(*models: nn.Module) -> Iterator[None]:
 
 
 def form(model: nn.Module) -> dict[str, Any]:
-    """Give what tells one form of a model from another: its modules, and their plain attributes."""
-    plain = str | int | float | bool
+    """Give what tells one form of a model from another: the classes of its modules, and their plain attributes."""
     return {
         f"{name}.{key}": value
         for name, module in model.named_modules()
-        for key, value in (("", module), *vars(module).items())
-        if value is module or isinstance(value, plain)
+        for key, value in (("", type(module)), *vars(module).items())
+        if isinstance(value, type | str | int | float | bool)
     }
 
 
