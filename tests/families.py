@@ -149,11 +149,11 @@ BLOCKS |= dict.fromkeys(("t5", "mt5", "umt5"), "transformer.decoder.block")
 BLOCKS |= dict.fromkeys(("t5gemma", "t5gemma2"), "model.decoder.layers")
 
 
-def save_family(folder: Path, family: str, seed: int) -> Path:
+def save_family(folder: Path, family: str, seed: int, **changes: Any) -> Path:
     """Save a tiny random classifier of a family, its weights larger than usual so that layers matter."""
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: i for i, label in enumerate(LABELS)}}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, num_labels=len(LABELS), **names, **tiny_settings(family))
+    config = AutoConfig.for_model(family, num_labels=len(LABELS), **names, **tiny_settings(family), **changes)
     model = AutoModelForSequenceClassification.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():

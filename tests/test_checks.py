@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import BY_ARCHITECTURE, Cli
+from conftest import BY_ARCHITECTURE, Cli, toy_rows, write_jsonl
+from families import save_family
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
 from mltools.io.provenance import folder_digest
@@ -94,6 +95,32 @@ def test_a_last_block_that_cannot_be_pooled_is_computed_whole(
     assert noisy.runner.pools_last_block
     check_mixture(noisy, clean, encoded, window_logits)
     assert not noisy.runner.pools_last_block
+
+
+def test_k4_a_model_that_changes_itself_by_the_length_of_a_row(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """BigBird's attention is full for good after a short batch: each row has what it has as a fresh model's first."""
+    folder = save_family(tmp_path / "model", "big_bird", 1, block_size=2, num_random_blocks=1)
+    texts = [" ".join([row["text"]] * times) for row, times in zip(toy_rows(2), (1, 5), strict=True)]
+    rows = [{**row, "text": text} for row, text in zip(toy_rows(2), texts, strict=True)]
+    opened = open_checkpoint(str(folder))
+    encoded = opened.encode(read_examples(write_jsonl(tmp_path / "rows.jsonl", rows)), 64)
+    self_check(opened.runner, encoded)
+    assert "changes itself by the length of its rows (bert.attention_type)" in capfd.readouterr().err
+    with torch.no_grad():
+        found = opened.runner.forward(encoded.batch(range(2), opened.runner.device))
+        fresh = [open_checkpoint(opened.name).model(input_ids=torch.tensor([ids])).logits for ids in encoded.ids]
+    assert torch.allclose(found, torch.cat(fresh), atol=1e-5)
+
+
+def test_a_donor_runs_as_its_like(tmp_path: Path, noisy_rows: Path) -> None:
+    """Where padding counts it counts for both, or the donor's accuracies would depend on the batch."""
+    opened, donor = (open_checkpoint(str(save_family(tmp_path / str(seed), "fnet", seed))) for seed in (1, 2))
+    encoded = opened.encode(read_examples(noisy_rows), 64)
+    self_check(opened.runner, encoded)
+    check_mixture(opened, donor, encoded, window_logits)
+    assert not donor.runner.pads
 
 
 # -- keys that steer ----------------------------------------------------------------------------------

@@ -319,3 +319,17 @@ def test_the_page_is_well_formed() -> None:
 def test_unusual_families(name: str, tool: str, tmp_path: Path, cli: Cli) -> None:
     """Shared layers, an encoder beside the decoder, a convolution between blocks, padding that counts."""
     assert examine(name, tmp_path, cli, (tool,))[tool] == WORKS
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("funnel", "its 12 layers lie in lists of lists"),
+        ("reformer", "ReformerForSequenceClassification gives gradients in training mode only"),
+        ("xlm", "a layer is spread over 4 module lists"),
+    ],
+)
+def test_families_that_cannot_be_taken(name: str, reason: str, tmp_path: Path, cli: Cli) -> None:
+    """The reason is the true one, and advises nothing that does not help."""
+    found = examine(name, tmp_path, cli, ("grads",))["grads"]
+    assert found.startswith(reason) and "--blocks" not in found

@@ -283,7 +283,7 @@ def test_k10_the_threads_are_kept_and_others_said(
         patched.setattr(Training, "update", dying)
         with pytest.raises(SystemError):
             list(run(tiny, noisy_rows, tmp_path / "broken"))
-    monkeypatch.setattr("mltools.commands.finetune.state.threads", lambda: 7)
+    monkeypatch.setattr("mltools.io.provenance.threads", lambda: 7)
     list(run(tiny, noisy_rows, tmp_path / "broken", resume=True))
     assert f"note: begun with --threads {torch.get_num_threads()}, gone on with 7:" in capfd.readouterr().err
 

@@ -116,9 +116,9 @@ class Laboratory:
 
 
 def numbers(records: list[Any]) -> Result:
-    """Take every number out of records, one array a column."""
+    """Take every number out of records, one array a column; but for that of the threads, which is a setting."""
     rows = [asdict(record) for record in records]
-    kept = [key for key, value in rows[0].items() if isinstance(value, int | float)]
+    kept = [key for key, value in rows[0].items() if isinstance(value, int | float) and key != "threads"]
     return {key: np.array([row[key] for row in rows], dtype=np.float64) for key in kept}
 
 

@@ -166,6 +166,25 @@ def test_k10_a_stopped_sweep_keeps_its_records_and_goes_on(
     assert not list(inputs.glob("out*.partial"))
 
 
+@pytest.mark.parametrize("words", ["swap", "retrain --epochs 1", "shapley --samples 2"])
+def test_k10_a_resume_with_other_threads_is_said(cli: Cli, tiny: Tiny, words: str, tmp_path: Path) -> None:
+    """They decide the last digits; said of every command that goes on from records."""
+    tool, *options = words.split()
+    rows = write_jsonl(tmp_path / "rows.jsonl", toy_rows(40))
+    line = (tool, tiny("bert", 1), tiny("bert", 2), rows, *options, "--threads", 1)
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text(cli(*line).out)
+    same = cli(*line, "--resume", earlier)
+    assert same.code == 0 and "--threads" not in same.err
+    text = earlier.read_text()
+    earlier.write_text(text.replace('"threads":1', '"threads":3'))
+    assert earlier.read_text() != text
+    other = cli(*line, "--resume", earlier)
+    assert other.code == 0 and "note: begun with --threads 3, gone on with 1: not to the byte" in other.err
+    earlier.write_text(text.replace('"threads":1', '"threads":["1"]'))
+    assert cli(*line, "--resume", earlier).code == 0
+
+
 def test_k10_half_a_record_is_dropped_and_said(cli: Cli, inputs: Path, shell: Shell, tmp_path: Path) -> None:
     """Also of a file that stdout goes on with: there it is cut off, and the next record begins a line."""
     whole = shell(f"mltools {SWEEPS['swap']} -q", inputs).out

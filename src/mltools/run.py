@@ -247,7 +247,12 @@ class Run:
     @cached_property
     def shape(self) -> "Shape":
         """What decides the cost of the first checkpoint on the rows; reads no weight."""
-        return self.shape_of(next(each.name for each in self.fields.values() if each.mark.opens == "checkpoint"))
+        return self.shape_of(self.main_checkpoint)
+
+    @property
+    def main_checkpoint(self) -> str:
+        """The role of the first checkpoint."""
+        return next(each.name for each in self.fields.values() if each.mark.opens == "checkpoint")
 
     def shape_of(self, role: str) -> "Shape":
         """Give what decides the cost of a checkpoint on the rows."""

@@ -20,6 +20,7 @@ from mltools.errors import RowsError
 from mltools.io.inputs import split_name
 from mltools.io.outputs import Output, check_outputs
 from mltools.io.partial import Resumed, check_partial, whole_lines
+from mltools.io.provenance import tell_other_threads
 from mltools.io.records import read_records
 from mltools.io.source import STDIN
 from mltools.io.stdout import end_quietly
@@ -165,12 +166,23 @@ def resume(run: Run) -> None:
             found = [Resumed(path, own=run.goes_on_from_partial, to_stdout=run.get("out") is None) for path in paths]
             records = list(chain.from_iterable(read_records(found)))
             run.earlier = finished(records, run.name, run.get("part"), run.tags)
+            compare_threads(run)
             if run.goes_on_from_partial:
                 run.taken_over = whole_lines(Path(paths[0]))
                 if len(run.earlier) < len(records):
                     raise RowsError(
                         f"{paths[0]}: records of another sweep; go on with its settings, or choose another -o"
                     )
+
+
+def compare_threads(run: Run) -> None:
+    """Say so where earlier records were made with another number of threads than this run will have."""
+    begun = [record.values.get("threads") for record in run.earlier]
+    if any(begun):
+        from mltools.model.device import set_threads
+
+        set_threads(run.get("threads"), run.model(run.main_checkpoint).outline().width)
+        tell_other_threads(begun)
 
 
 def write(run: Run, work: Any) -> int:

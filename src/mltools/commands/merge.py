@@ -109,7 +109,7 @@ def by_item(records: Iterable["Record"]) -> dict[str, dict[Any, "Record"]]:
     for record in records:
         own, row = found.setdefault(record.values["item_digest"], {}), record.values.get("id")
         other = own.setdefault(row, record)
-        mine, theirs = ({**each.values, SCALED: None} for each in (record, other))
+        mine, theirs = ({**each.values, SCALED: None, "threads": None} for each in (record, other))
         if mine != theirs:
             name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
             raise RowsError(f'{record.place}: the same item as {other.place}, and yet "{name}" differs')

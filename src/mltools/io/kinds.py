@@ -53,6 +53,9 @@ ITEM_DIGEST = (
 )
 
 
+THREADS = "threads that torch computed with, which decide the last digits; null in records of version 0.1"
+
+
 class OfLayers:
     """A record about a model of L layers: `n_layers` is `layers`, which stays under that name one version more."""
 
@@ -182,6 +185,7 @@ class WindowRecord(OfLayers):
         None,
     )
     clean_accuracy_ci_high: float | None = fraction("upper end of it", None)
+    threads: int | None = amount(THREADS, None)
 
 
 @dataclass(frozen=True)
@@ -312,6 +316,7 @@ class ShapleyRecord(OfMargin):
     ci_low: float | None = column("lower end of the 95 % interval of `contribution`; null where exact")
     ci_high: float | None = column("upper end of it")
     made_from: str | None = column("digest of the settings and inputs; what --resume goes on with has the same", None)
+    threads: int | None = amount(THREADS, None)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from mltools import __version__
+from mltools import __version__, console
 
 KEY = "mltools"
 OPTION = "output option"
@@ -85,6 +85,13 @@ def threads() -> int | None:
     """Give the number of threads that torch computes with, on which the order of sums depends: the last digits."""
     torch = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
+
+
+def tell_other_threads(begun: Iterable[object]) -> None:
+    """Say so where work that is gone on with was begun with other numbers of threads than torch has now."""
+    own = threads()
+    for number in sorted({number for number in begun if isinstance(number, int)} - {own}):
+        console.warn(f"begun with --threads {number}, gone on with {own}: not to the byte what either gives alone")
 
 
 def command_for(provenance: Mapping[str, Any], path: str) -> list[str] | None:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltools import console
 from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError
 from mltools.io.atomic import atomic_folder, lock
 from mltools.io.outputs import state_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance, threads
+from mltools.io.provenance import CHECKPOINT_FILE, Provenance, tell_other_threads, threads
 from mltools.io.tensors import open_tensors, read_metadata, write_tensors
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_saving import write_checkpoint
@@ -163,9 +162,7 @@ class SavedState:
                 f"{self.folder} is of a run with other settings or rows; start anew with --force, or change --out"
             )
         del meta["steps"]
-        begun, own = meta.pop("threads", None), threads()
-        if begun not in (None, own):
-            console.warn(f"begun with --threads {begun}, gone on with {own}: not to the byte what either gives alone")
+        tell_other_threads([meta.pop("threads", None)])
         return Progress(**meta)
 
     def restore(self, trainings: Sequence[Training], attempt: int | None = None) -> None:

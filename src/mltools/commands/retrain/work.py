@@ -19,6 +19,7 @@ from mltools.errors import RowsError, TrainingError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
+from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, full_first, parse_windows
 from mltools.model.anatomy import HEAD, select_part
@@ -430,6 +431,7 @@ class _Sweep:
             run=self.run,
             item_digest=item_digest(self.run, f"--layers {window}"),
             n_ties=ties,
+            threads=threads(),
             **margin_columns(label_margins(logits[:n], self.labels, split.noisy), self.baseline_margins),
             **self.validity.columns(),
         )

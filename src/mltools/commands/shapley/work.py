@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mltools.commands.shapley import Settings
 from mltools.errors import RowsError
 from mltools.io.kinds import ShapleyRecord
+from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window
 from mltools.model.cost import WorkItem
@@ -236,5 +237,6 @@ def records(
             ci_low=share - half if half is not None else None,
             ci_high=share + half if half is not None else None,
             made_from=run,
+            threads=threads(),
             **pair.columns(share, values[()], drop),
         )

@@ -26,7 +26,7 @@ from mltools.hashing import draw_clean
 from mltools.io.columns import table_ids
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
-from mltools.io.provenance import Provenance
+from mltools.io.provenance import Provenance, threads
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.anatomy import BlockStack, select_part
@@ -315,6 +315,7 @@ def _records(
             run=run,
             item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
+            threads=threads(),
             **margin_columns(margins[window][is_noisy], margins[UNCHANGED][is_noisy]),
             **columns,
         )
