@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.io.endings import PARQUET, RECORDS
+from mltools.layers import Plan
 from mltools.ranges import THREADS, Range, whole
 from mltools.shards import parse_duration, parse_shard
 from mltools.spec import Flag, Operand, Writes
@@ -190,6 +191,15 @@ Layers = Annotated[
         metavar="LIST",
         steers=False,
         help="Window as a layer list, e.g. 2-4; repeatable; - reads them from stdin. Default: every window.",
+    ),
+]
+PlanName = Annotated[
+    Plan,
+    Flag(
+        "--plan",
+        metavar="PLAN",
+        steers=False,
+        help="Every window (all), or enough for m_cog_solved: widths 1 and L/3 (spread).",
     ),
 ]
 Resume = Annotated[

@@ -21,7 +21,7 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.provenance import threads
 from mltools.io.records import Record
-from mltools.layers import Window, all_windows, full_first, parse_windows
+from mltools.layers import Window, full_first, parse_windows, planned_windows
 from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch
 from mltools.model.checkpoint import Checkpoint
@@ -71,7 +71,7 @@ def retrain(
         noisy: θ_M2; it is trained in place and put back after each window.
         pretrained: θ_P, of the same shape and tokenizer, opened with a head like `noisy`'s, which is not used.
         examples: the training rows, with noisy ones among them.
-        windows: which windows; none means all.
+        windows: which windows; none means those of the plan.
         settings: schedule, what is trained, and how.
         done: records of this sweep made earlier (`finished`), whose windows are left out.
         run: digest of settings and inputs, put into the records.
@@ -92,7 +92,7 @@ def retrain(
     check_same(noisy, pretrained)
     sweep = _Sweep(noisy, pretrained, examples, settings, run)
     errors = sweep.read(done)
-    chosen = full_first(windows or all_windows(noisy.n_layers), noisy.n_layers)
+    chosen = full_first(windows or planned_windows(noisy.n_layers, settings.plan), noisy.n_layers)
     chosen = [window for window in chosen if window not in errors]
     for number, window in enumerate(chosen, start=1):
         edge()
@@ -444,7 +444,7 @@ class _Sweep:
 
 def items(run: Run) -> Iterator[WorkItem]:
     """List the windows asked for, with the cost of each alone."""
-    windows = parse_windows(run.settings.layers, run.shape.n_layers)
+    windows = parse_windows(run.settings.layers, run.shape.n_layers, run.settings.plan)
     return plan(run.rows, run.shape, windows, run.settings)
 
 
@@ -478,5 +478,7 @@ def _groups(run: Run, n_layers: int) -> Iterator[list[Window]]:
     """Give the windows of one sweep: all, or each alone where they come from stdin."""
     if run.settings.layers == PIPED:
         yield from piped_windows(n_layers)
-    elif windows := run.chosen(full_first(parse_windows(run.settings.layers, n_layers), n_layers), items):
+        return
+    asked = parse_windows(run.settings.layers, n_layers, run.settings.plan)
+    if windows := run.chosen(full_first(asked, n_layers), items):
         yield windows
