@@ -186,6 +186,7 @@ _mltools()
         ;;
     retrain)
         case $option in
+        --plan) words="all spread" ;;
         --lr) kind=none ;;
         --epochs) kind=none ;;
         --warmup) kind=none ;;
@@ -218,7 +219,7 @@ _mltools()
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--plan --train-head --no-train-head --lr --epochs --warmup --weight-decay --clip --clip-scope --frozen-dropout --min-noisy-accuracy --strict --layers --part --seed --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --micro-batch --device --threads --blocks --resume --shard --time-left -n --dry-run --tag -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;
@@ -483,9 +484,10 @@ _mltools()
     windows)
         case $option in
         --width) kind=none ;;
+        --plan) words="all spread" ;;
         --shard) kind=none ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--width --shard -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--width --plan --shard -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;

@@ -350,6 +350,32 @@ def test_command_and_resuming(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: 
     assert 1 <= m_cog["m_cog"] <= 4
 
 
+def test_the_spread_plan_is_some_windows_of_the_whole_sweep(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """The same errors for a part of the work; enough for m_cog_solved, and what is missing can be run later."""
+    command = arguments(tiny, noisy_rows)
+    whole, spread = cli(*command), cli(*command, "--plan", "spread")
+    assert spread.code == 0, spread.err
+    errors = {record["window"]: record["memorisation_error"] for record in whole.records}
+    assert [record["window"] for record in spread.records] == ["1", "1-2", "2", "2-3", "3", "3-4", "4"]
+    for record in spread.records:
+        assert record["memorisation_error"] == errors[record["window"]]
+        assert record["memorisation_error_scaled"] is None and record["run"] == whole.records[0]["run"]
+    (some := tmp_path / "spread.jsonl").write_text(spread.out)
+    (m_cog,) = cli("mcog", some, "--value", "memorisation_error").records
+    assert m_cog["m_cog_solved"] is not None or m_cog["solved_reason"] == "all weights are zero"
+    rest = cli(*command, "--resume", some)
+    assert [record["window"] for record in rest.records] == ["1-4", "1-3", "2-4"]
+
+
+def test_the_spread_plan_is_planned_and_goes_with_no_other_windows(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    command = (*arguments(tiny, noisy_rows), "--plan", "spread")
+    assert len(cli(*command, "--dry-run").records) == 7
+    result = cli(*command, "--layers", "2")
+    assert result.code == 2 and "--plan and --layers both say which windows" in result.err
+
+
 def test_resuming_another_sweep_is_refused(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     done = tmp_path / "done.jsonl"
     done.write_text(cli(*arguments(tiny, noisy_rows), "--layers", "3").out)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from mltools.layers import (
     layer_scores,
     parse_layers,
     parse_windows,
+    planned_windows,
     window_means,
 )
 
@@ -94,15 +96,39 @@ def test_windows_named_twice_are_one_and_none_named_means_all() -> None:
     assert parse_windows([], 3) == all_windows(3)
 
 
+@pytest.mark.parametrize("n_layers", range(1, 49))
+def test_the_spread_plan_determines_every_layer_and_the_offset(n_layers: int) -> None:
+    """By the rank of the problem, with numpy, from two layers on: windows of whole widths, at most 2 L of them."""
+    windows = planned_windows(n_layers, "spread")
+    design = [[1.0] + [float(layer in window.layers) for layer in range(1, n_layers + 1)] for window in windows]
+    assert np.linalg.matrix_rank(np.array(design)) == (n_layers + 1 if n_layers > 1 else 1)
+    assert len(set(windows)) == len(windows) == sum(n_layers - w + 1 for w in {window.width for window in windows})
+    assert len(windows) <= 2 * n_layers and windows == sorted(windows)
+    assert set(windows) <= set(planned_windows(n_layers)) == set(all_windows(n_layers))
+
+
+def test_the_spread_plan_of_12_layers_trains_a_quarter_of_the_layers() -> None:
+    """Widths 1 and 4; a window from layer s on trains 12 - s + 1 layers, 650 in all of a full sweep."""
+    windows = planned_windows(12, "spread")
+    assert {window.width for window in windows} == {1, 4}
+    assert sum(12 - window.start + 1 for window in windows) == 78 + 72
+
+
 def test_the_command_prints_work_items(cli: Cli) -> None:
     assert cli("windows", 3).out.split() == ["1", "1-2", "1-3", "2", "2-3", "3"]
     assert cli("windows", 4, "--width", 3).out.split() == ["1-3", "2-4"]
     assert len(cli("windows", 12).out.split()) == 78
+    assert cli("windows", 4, "--plan", "spread").out.split() == ["1", "1-2", "2", "2-3", "3", "3-4", "4"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((0,), "0 layers: at least 1 is needed"), ((4, "--width", 5), "width 5 outside 1-4")],
+    [
+        ((0,), "0 layers: at least 1 is needed"),
+        ((0, "--plan", "spread"), "0 layers: at least 1 is needed"),
+        ((4, "--width", 5), "width 5 outside 1-4"),
+        ((4, "--width", 2, "--plan", "spread"), "--plan and --width both say which windows: give one of them"),
+    ],
 )
 def test_windows_that_cannot_be_are_refused(cli: Cli, arguments: tuple[object, ...], message: str) -> None:
     result = cli("windows", *arguments)

@@ -104,11 +104,10 @@ def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
 
 
 def spread_widths(n_layers: int) -> tuple[int, ...]:
-    """Give two widths whose windows determine what each layer adds to the error, and the offset, with the least noise.
+    """Give two widths whose windows determine what each layer adds to the error, and the offset.
 
-    Single layers and windows of a third of the layers: 5 L / 3 windows or so. Where errors were simulated as shares of
-    60 rows, no other two widths gave the centre of the additive solution (`m_cog_solved`) nearer to that of all
-    windows, or nearer by less than their own spread (`benchmarks/spread.py`).
+    Single layers and windows of a third of the layers: 5 L / 3 windows or so. The wider ones steady what single layers
+    say; no two widths that were tried did so clearly better over 6 to 24 layers (`benchmarks/spread.py`).
     """
     return tuple(sorted({1, min(n_layers, max(2, round(n_layers / 3)))}))
 
