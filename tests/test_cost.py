@@ -14,6 +14,7 @@ from conftest import Cli, Result, Shell, toy_rows, write_jsonl
 from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_meta
 from mltools.model.cost import WorkItem, estimate, measure_rate, read_shape
+from test_checks import CONVOLUTION
 
 Tiny = Callable[..., Path]
 N, LAYERS = 48, 4
@@ -56,6 +57,19 @@ def test_retrain_counts_what_it_does(cli: Cli, tiny: Tiny, noisy_rows: Path, pre
     chosen = next(item for item in items if item["item"] == "--layers 3")
     assert applications(cli(*command, "--layers", 3)) == chosen["applications"]
     assert chosen["steps"] == 2 * -(-(N - 20) // 8)
+
+
+@pytest.mark.parametrize("words", ["swap --layers 3", "retrain --epochs 1 --layers 3", "shapley"])
+def test_what_runs_whole_is_priced_whole(words: str, cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    """Where something passes between blocks besides the states, here a convolution, there is no shortcut."""
+    noisy, clean = (tiny("deberta-v2", seed, **CONVOLUTION) for seed in (1, 2))
+    tool, *options = words.split()
+    command = (tool, noisy, clean, noisy_rows, *options)
+    done = cli(*command, "--dry-run")
+    assert done.code == 0 and "cannot be run block by block" in done.err, done.err
+    (item,) = done.records
+    judging = 2 * N * LAYERS if tool == "shapley" else 0  # NOISY and CLEAN whole, which its summary leaves out
+    assert applications(cli(*command)) + judging == item["applications"]
 
 
 def test_other_commands(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

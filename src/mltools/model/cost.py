@@ -1,4 +1,4 @@
-"""What work would cost, without doing it or reading a weight: --dry-run.
+"""What work would cost, without doing it: --dry-run.
 
 Work is counted in layer applications (one block on one row is 1), as the tools count them. From there:
 

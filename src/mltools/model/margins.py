@@ -90,9 +90,7 @@ def pair_margins(
     labels = read_labels(noisy, examples)
     if labels.original is None:
         raise RowsError(f"{examples.source.name}: margins need the original_label of every noisy row")
-    encoded = noisy.encode(examples, max_length)
-    self_check(noisy.runner, encoded)
-    check_mixture(noisy, donor, encoded, window_logits)
+    encoded = prepare(noisy, donor, examples, max_length)
     counts = {"n_cut": encoded.n_cut, "n_unlabelled": examples.n_unlabelled}
     own = _predicted(noisy, encoded)
     if twin:
@@ -103,6 +101,14 @@ def pair_margins(
         validity = PairValidity(**vars(judge(own, labels, least, noisy.name, **counts)))
     validity.tell(strict=strict)
     return MarginPair(noisy, donor, encoded, labels, np.flatnonzero(labels.noisy), validity)
+
+
+def prepare(noisy: Checkpoint, donor: Checkpoint, examples: Examples, max_length: int) -> Encoded:
+    """Give the rows in tokens, once it is seen how windows of the donor's blocks can be measured rightly."""
+    encoded = noisy.encode(examples, max_length)
+    self_check(noisy.runner, encoded)
+    check_mixture(noisy, donor, encoded, window_logits)
+    return encoded
 
 
 def _predicted(checkpoint: Checkpoint, encoded: Encoded) -> Indices:

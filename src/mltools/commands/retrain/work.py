@@ -23,7 +23,7 @@ from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window, full_first, parse_windows, planned_windows
 from mltools.model.anatomy import HEAD, select_part
-from mltools.model.batches import Batch
+from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import TOLERANCE, check_kept_states, run_whole, self_check
@@ -141,13 +141,13 @@ def split_rows(examples: Examples, seed: int) -> Split:
 
 
 def plan(
-    examples: Examples, shape: Shape, windows: Iterable[Window], settings: Settings = DEFAULTS
+    examples: Examples, shape: Shape, windows: Iterable[Window], settings: Settings = DEFAULTS, *, caching: bool
 ) -> Iterator[WorkItem]:
     """List windows in the order of the sweep, with the cost of each alone.
 
     In one run, windows that start at the same layer share the states that enter it, and NOISY is measured once.
     """
-    split, caching = split_rows(examples, settings.seed), _caching(settings)
+    split = split_rows(examples, settings.seed)
     measured = len(examples) + 2 * len(split.noisy) + len(split.measured)
     trained = settings.training.epochs * len(split.train)
     for window in full_first(windows, shape.n_layers):
@@ -168,9 +168,19 @@ def plan(
         )
 
 
-def _caching(settings: Settings) -> bool:
-    """Whether states below a window stay the same: no dropout there, and no gradient wanted from there."""
-    return not settings.training.frozen_dropout and settings.training.clip_scope == "trainable"
+def prepare(noisy: Checkpoint, pretrained: Checkpoint, examples: Examples, settings: Settings) -> Encoded:
+    """Give the rows in tokens, once it is seen whether the model can go on from kept states."""
+    encoded = noisy.encode(examples, settings.max_length)
+    self_check(noisy.runner, encoded)
+    if _caching(noisy, settings):
+        check_kept_states(noisy, pretrained, encoded)
+    return encoded
+
+
+def _caching(noisy: Checkpoint, settings: Settings) -> bool:
+    """Whether states below a window are kept: no dropout or gradient there, and the model can go on from them."""
+    same = not settings.training.frozen_dropout and settings.training.clip_scope == "trainable"
+    return same and noisy.runner.walks and noisy.runner.pads
 
 
 def _schedule(settings: Settings) -> Schedule:
@@ -209,10 +219,7 @@ class _Sweep:
         self.split = split_rows(examples, settings.seed)
         self.labels = read_labels(noisy, examples)
         self.label = self.labels.label
-        self.encoded = noisy.encode(examples, settings.max_length)
-        self_check(self.runner, self.encoded)
-        if self._caches:
-            check_kept_states(noisy, pretrained, self.encoded)
+        self.encoded = prepare(noisy, pretrained, examples, settings)
         self.parameters: dict[str, nn.Parameter] = dict(self.model.named_parameters())
         self.names = select_part(noisy.stack, settings.part)
         self.running = {n: b for n, b in self.model.named_buffers() if self.checkpoint.stack.layer_of(n) is not None}
@@ -257,8 +264,7 @@ class _Sweep:
 
     @property
     def _caches(self) -> bool:
-        """Whether states below a window are kept: where they stay the same, and the model can go on from them."""
-        return _caching(self.settings) and self.runner.walks and self.runner.pads
+        return _caching(self.checkpoint, self.settings)
 
     @torch.no_grad()
     def enter(self, layer: int) -> None:
@@ -443,9 +449,16 @@ class _Sweep:
 
 
 def items(run: Run) -> Iterator[WorkItem]:
-    """List the windows asked for, with the cost of each alone."""
-    windows = parse_windows(run.settings.layers, run.shape.n_layers, run.settings.plan)
-    return plan(run.rows, run.shape, windows, run.settings)
+    """List the windows asked for, with the cost of each alone, as the checkpoints can be run."""
+    noisy = run.model("noisy").open()
+    return _items(run, noisy, run.model("pretrained").open(fresh_head=noisy.labels))
+
+
+def _items(run: Run, noisy: Checkpoint, pretrained: Checkpoint) -> Iterator[WorkItem]:
+    check_same(noisy, pretrained)
+    prepare(noisy, pretrained, run.rows, run.settings)
+    windows = parse_windows(run.settings.layers, noisy.n_layers, run.settings.plan)
+    return plan(run.rows, run.shape, windows, run.settings, caching=_caching(noisy, run.settings))
 
 
 def run(run: Run) -> Iterator[WindowRecord]:
@@ -457,7 +470,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
         return run.track(steps, total, "steps", label, windows)
 
     applications = 0
-    for windows in _groups(run, noisy.n_layers):
+    for windows in _groups(run, noisy, pretrained):
         yield from retrain(
             noisy,
             pretrained,
@@ -474,11 +487,11 @@ def run(run: Run) -> Iterator[WindowRecord]:
     run.report(resumed=len(run.earlier) or None, rows=len(run.rows), layers=noisy.n_layers, applications=applications)
 
 
-def _groups(run: Run, n_layers: int) -> Iterator[list[Window]]:
+def _groups(run: Run, noisy: Checkpoint, pretrained: Checkpoint) -> Iterator[list[Window]]:
     """Give the windows of one sweep: all, or each alone where they come from stdin."""
     if run.settings.layers == PIPED:
-        yield from piped_windows(n_layers)
+        yield from piped_windows(noisy.n_layers)
         return
-    asked = parse_windows(run.settings.layers, n_layers, run.settings.plan)
-    if windows := run.chosen(full_first(asked, n_layers), items):
+    asked = parse_windows(run.settings.layers, noisy.n_layers, run.settings.plan)
+    if windows := run.chosen(full_first(asked, noisy.n_layers), lambda run: _items(run, noisy, pretrained)):
         yield windows

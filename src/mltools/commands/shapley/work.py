@@ -20,8 +20,10 @@ from mltools.io.kinds import ShapleyRecord
 from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window
+from mltools.model.checkpoint import Checkpoint
+from mltools.model.checkpoint_pairs import check_same
 from mltools.model.cost import WorkItem
-from mltools.model.margins import MarginPair, pair_margins
+from mltools.model.margins import MarginPair, pair_margins, prepare
 from mltools.model.training import purpose_seed
 from mltools.model.window_tree import window_logits
 from mltools.run import Run
@@ -177,13 +179,21 @@ def earlier_estimate(records: Sequence[Record], n_layers: int) -> Estimate:
 def items(run: Run) -> list[WorkItem]:
     """Count the work, which is one item; of sampled values, as if all orders wanted were drawn."""
     settings: Settings = run.settings
-    n_layers, noisy = run.shape.n_layers, sum(run.rows.noisy)
-    sets = 2 ** (n_layers + 1) - 2
+    n_layers, n_noisy = run.shape.n_layers, sum(run.rows.noisy)
+    noisy, donor = _pair(run)
+    check_same(noisy, donor)
+    prepare(noisy, donor, run.rows, settings.max_length)
+    sets = 2 ** (n_layers + 1) - 2 if noisy.runner.walks else n_layers * 2**n_layers
     if not _is_exact(settings, n_layers):
         sets = 2 * (settings.samples or MOST_SAMPLES) * (n_layers - 1) * n_layers
     models = 2 if settings.donor_is == "clean" else 1
     whole = models * len(run.rows) * n_layers
-    return [WorkItem(rows=len(run.rows), applications=whole + noisy * sets, models=2)]
+    return [WorkItem(rows=len(run.rows), applications=whole + n_noisy * sets, models=2)]
+
+
+def _pair(run: Run) -> tuple[Checkpoint, Checkpoint]:
+    noisy = run.model("noisy").open()
+    return noisy, run.model("clean").open(fresh_head=None if run.settings.donor_is == "clean" else noisy.labels)
 
 
 def _is_exact(settings: Settings, n_layers: int) -> bool:
@@ -193,7 +203,7 @@ def _is_exact(settings: Settings, n_layers: int) -> bool:
 def run(run: Run) -> Iterator[ShapleyRecord]:
     """Share out the noisy rows' margins among layers."""
     settings: Settings = run.settings
-    noisy, twin = run.model("noisy").open(), settings.donor_is == "clean"
+    noisy, donor = _pair(run)
     exact = _is_exact(settings, noisy.n_layers)
     check_earlier(run.earlier, run.digest, exact=exact)
     done = {record.get("layer", int) for record in run.earlier} if exact else set()
@@ -202,11 +212,11 @@ def run(run: Run) -> Iterator[ShapleyRecord]:
     start = earlier_estimate(run.earlier if not exact else (), noisy.n_layers)
     pair = pair_margins(
         noisy,
-        run.model("clean").open(fresh_head=None if twin else noisy.labels),
+        donor,
         run.rows,
         max_length=settings.max_length,
         least=settings.validity.min_noisy_accuracy,
-        twin=twin,
+        twin=settings.donor_is == "clean",
         strict=settings.validity.strict,
     )
     noisy.runner.applications = 0

@@ -147,10 +147,7 @@ def swap(
     if not windows:
         return
     labels = read_labels(noisy, examples)
-    encoded = noisy.encode(examples, settings.max_length)
-    self_check(noisy.runner, encoded)
-    donor = take_part(noisy, clean, settings.part)
-    check_mixture(noisy, donor, encoded, window_logits)
+    encoded, donor = prepare(noisy, clean, examples, settings)
     result = result if result is not None else SwapResult.empty()
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
@@ -218,16 +215,29 @@ def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
     return replace(clean, stack=BlockStack(path, modules))
 
 
-def plan(shape: Shape, windows: Sequence[Window]) -> Iterator[WorkItem]:
+def prepare(noisy: Checkpoint, clean: Checkpoint, examples: Examples, settings: Settings) -> tuple[Encoded, Checkpoint]:
+    """Give the rows in tokens and what windows are taken from, once it is seen how windows can be measured rightly."""
+    encoded = noisy.encode(examples, settings.max_length)
+    self_check(noisy.runner, encoded)
+    donor = take_part(noisy, clean, settings.part)
+    check_mixture(noisy, donor, encoded, window_logits)
+    return encoded, donor
+
+
+def plan(shape: Shape, windows: Sequence[Window], *, whole: bool) -> Iterator[WorkItem]:
     """List windows with the cost of each alone.
 
     NOISY and CLEAN once each, the full window, and from the window's first layer on once more, less what it shares
-    with the full window. In one run they share more: L(L+1)(L+2)/6 + 2L applications a row for all windows of L layers.
+    with the full window; all of them, if models are run `whole`. In one run they share more: L(L+1)(L+2)/6 + 2L
+    applications a row for all windows of L layers.
     """
     rows = len(shape.lengths)
     for window in windows:
         shared = next((i for i, layer in enumerate(window.layers) if layer != i + 1), window.width)
-        layers = 3 * shape.n_layers + shape.n_layers - (shared or window.start - 1)
+        saved = shared or window.start - 1
+        if whole and window.width < shape.n_layers:
+            saved = 0
+        layers = 4 * shape.n_layers - saved
         yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
 
 
@@ -381,8 +391,15 @@ def write_per_row(
 
 
 def items(run: Run) -> Iterator[WorkItem]:
-    """List the windows asked for, with the cost of each alone."""
-    return plan(run.shape, _asked(run.settings, run.shape.n_layers))
+    """List the windows asked for, with the cost of each alone, as the checkpoints can be run."""
+    noisy, clean = run.model("noisy").open(), run.model("clean").open()
+    return _items(run, noisy, clean)
+
+
+def _items(run: Run, noisy: Checkpoint, clean: Checkpoint) -> Iterator[WorkItem]:
+    check_same(noisy, clean)
+    prepare(noisy, clean, run.rows, run.settings)
+    return plan(run.shape, _asked(run.settings, noisy.n_layers), whole=not noisy.runner.walks)
 
 
 def _asked(settings: Settings, n_layers: int) -> list[Window]:
@@ -395,7 +412,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
     settings: Settings = run.settings
     noisy, clean = run.model("noisy").open(), run.model("clean").open()
     result, applications = SwapResult.empty(), 0
-    for number, windows in enumerate(_groups(run, noisy.n_layers)):
+    for number, windows in enumerate(_groups(run, noisy, clean)):
         run.edge()
         yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
         applications += result.applications
@@ -416,12 +433,12 @@ def run(run: Run) -> Iterator[WindowRecord]:
     )
 
 
-def _groups(run: Run, n_layers: int) -> Iterator[list[Window]]:
+def _groups(run: Run, noisy: Checkpoint, clean: Checkpoint) -> Iterator[list[Window]]:
     """Give the windows that are measured together: all, or with --time-left those of one start; from stdin one each."""
     if run.settings.layers == PIPED:
-        yield from piped_windows(n_layers)
+        yield from piped_windows(noisy.n_layers)
         return
-    windows = run.chosen(_asked(run.settings, n_layers), items)
+    windows = run.chosen(_asked(run.settings, noisy.n_layers), lambda run: _items(run, noisy, clean))
     done = {record.values.get("window") for record in run.earlier}
     left = [window for window in windows if str(window) not in done]
     if run.settings.time_left is not None and left:
