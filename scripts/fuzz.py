@@ -30,8 +30,8 @@ GUIDED = (
     "mltools.io.groups",
     "mltools.layers",
     "mltools.analysis.carried",
+    "mltools.analysis.centre_of_gravity",
     "mltools.analysis.layer_scores",
-    "mltools.analysis.measured",
 )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from mltools.analysis.layer_scores import mcog
+from mltools.analysis.centre_of_gravity import mcog
 from mltools.commands.inspect.file import inspect_file
 from mltools.commands.perturb import Settings as PerturbSettings
 from mltools.commands.perturb.work import perturb

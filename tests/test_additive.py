@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from mltools.analysis.additive import TINY, Additive, solve_additive
-from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.analysis.centre_of_gravity import centre_of_gravity
 from mltools.layers import Span, all_windows, layer_scores
 
 Errors = dict[Span, float]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, SHARED, Cli, Shell, write_jsonl
-from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.analysis.centre_of_gravity import centre_of_gravity
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 FIGURES = SHARED / "paper" / "figures.json"
@@ -495,7 +495,7 @@ def sweeps(draw: st.DrawFn) -> tuple[int, dict[tuple[int, int], float]]:
 
 
 def weighed(rows: Rows, by: tuple[str, ...] | None = None) -> Any:
-    from mltools.analysis.layer_scores import mcog
+    from mltools.analysis.centre_of_gravity import mcog
     from mltools.io.records import Records
     from mltools.io.source import Source
 

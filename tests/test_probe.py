@@ -17,7 +17,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from conftest import CONFORMANCE, Cli, write_jsonl
-from mltools.analysis.layer_scores import centre_of_gravity
+from mltools.analysis.centre_of_gravity import centre_of_gravity
 from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.probes import MASK_STEPS, Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
 from mltools.commands.probe.work import (

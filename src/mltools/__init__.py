@@ -21,7 +21,7 @@ _ELSEWHERE = {
     "all_windows": "mltools.layers",
     "parse_layers": "mltools.layers",
     "layer_scores": "mltools.layers",
-    "centre_of_gravity": "mltools.analysis.layer_scores",
+    "centre_of_gravity": "mltools.analysis.centre_of_gravity",
     "solve_additive": "mltools.analysis.additive",
     "MltoolsError": "mltools.errors",
 }

@@ -1,218 +1,386 @@
-"""Memorisation centre of gravity: Σ l·w_l / Σ w_l over layers l = 1..L (§4.1). Needs no torch.
+"""Window and layer records in groups: what each window, or each layer, of a sweep or of several was measured to be.
 
-Weights are the scores of layer records, or the layer scores that a sweep of window records gives (`measured`).
+`read_layer_scores` is the one reader of either kind, for `mcog`, `plot`, `score` and `correlate`, made for a million
+records.
+
+Where runs of `retrain` are averaged, each run's errors are first divided by the error of its own full window, as the
+released code does before it averages over seeds: a run that forgets more of everything would weigh more otherwise.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from math import frexp, ldexp
-from statistics import fmean, stdev
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, groupby
+from math import fsum, isfinite
+from operator import itemgetter
 from typing import Any
 
-from mltools.analysis.additive import Additive, solve_additive
-from mltools.analysis.carried import Carried, named_widths
-from mltools.analysis.measured import Measured, measure_each
+from mltools.analysis.carried import Carried
 from mltools.errors import RowsError, UsageError
-from mltools.io.groups import GROUPING
-from mltools.io.kinds import CogRecord, LayerRecord
-from mltools.io.records import Records
+from mltools.io.groups import Cells, Group, Groups
+from mltools.io.records import Record, Records
+from mltools.layers import Span, check_whole, format_layers, layer_scores
+from mltools.sweep import scaled
 
-Tags = dict[str, Any]
+Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 
-MOST_SOLVED = 128
-"""Layers up to which the additive solution is sought: its cost rises with their fourth power (80: 2 s)."""
+ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
+CLEAN = "clean_accuracy"
 
 
-def centre_of_gravity(weights: Sequence[float]) -> float | None:
-    """Compute Σ l·w_l / Σ w_l, l from 1. In [1, L]; the same if all weights are scaled; None if all are 0.
+@dataclass(slots=True, eq=False)
+class LayerScores:
+    """What the records of one group say: the value of each window, or of each layer (a window of one layer).
 
-    Raises:
-        ValueError: a negative weight.
+    Attributes:
+        key: the columns that the group's records share.
+        first: its first record.
+        kind: window or layer.
+        n_layers: L.
+        cells: the values.
+        carried: what the records say of themselves.
+        clean: `clean_accuracy` of each window record that has such a column.
+        runs: the runs that were averaged; none where there was one.
+        unscaled: why runs could not be scaled before they were averaged; None where they could, or need not be.
+        was_scaled: whether they were.
     """
-    if any(not weight >= 0 for weight in weights):
-        raise ValueError(f"a weight is negative ({min(weights):.4g})")
-    top = max(weights, default=0.0)
-    if not top > 0:
+
+    key: Group
+    first: Record
+    kind: str = ""
+    n_layers: int = 0
+    cells: Cells[Span] = field(default_factory=Cells)
+    carried: Carried = field(default_factory=Carried)
+    clean: list[Any] = field(default_factory=list)
+    runs: Sequence["LayerScores"] = ()
+    unscaled: str | None = None
+    was_scaled: bool = False
+
+    @property
+    def tags(self) -> dict[str, Any]:
+        """The columns that the group's records share."""
+        return dict(self.key)
+
+    @property
+    def lacking(self) -> str | None:
+        """Why there is no value for each window or layer; None where there is."""
+        if self.unscaled or not self.cells.again:
+            return self.unscaled
+        counts = {span: len(self.cells.runs(span)) for span in self.cells.first}
+        few, many = min(counts, key=lambda span: counts[span]), max(counts, key=lambda span: counts[span])
+        if counts[few] == counts[many]:
+            return None
+        return (
+            f"{self.kind} {_shown(few)} has {counts[few]} records in its group, {self.kind} {_shown(many)} has "
+            f"{counts[many]}; the runs averaged must be complete"
+        )
+
+    def values(self) -> dict[Span, float]:
+        """Give the value of each window or layer by (start, end), the mean over the runs.
+
+        Raises:
+            RowsError: runs that lack windows or layers which others have, or that could not be scaled.
+        """
+        lacking = self.lacking
+        if lacking is not None:
+            raise RowsError(f"{self.first.place}: {lacking}")
+        return self.cells.means()
+
+    def scores(self) -> list[float]:
+        """Give the score of each layer 1..L.
+
+        Raises:
+            RowsError: `unscorable` says why, or a layer without a record.
+        """
+        unscorable = self.unscorable
+        if unscorable is not None:
+            raise RowsError(f"{self.first.place}: {unscorable}")
+        try:
+            return layer_scores(self.values(), self.n_layers)
+        except UsageError:
+            missing = next(layer for layer in range(1, self.n_layers + 1) if (layer, layer) not in self.cells.first)
+            raise RowsError(
+                f"{self.first.place}: layer {missing} of {self.n_layers} has no record in its group"
+            ) from None
+
+    @property
+    def unscorable(self) -> str | None:
+        """Why the windows of a sweep that is not whole, or runs of it, give no layer scores; None where they do."""
+        if self.unscaled is not None:
+            return self.unscaled
+        if self.kind == "window":
+            if self.lacking is not None:
+                return self.lacking
+            try:
+                check_whole(self.cells.first, self.n_layers)
+            except UsageError as error:
+                return str(error)
+        elif len(self.carried.widths) > 1:
+            return f"scores made of windows of different widths ({', '.join(sorted(self.carried.widths))})"
         return None
-    exponent = frexp(top)[1]
-    scaled = [ldexp(weight, -exponent) for weight in weights]  # exact; so that no sum can overflow or vanish
-    centre = sum(layer * weight for layer, weight in enumerate(scaled, start=1)) / sum(scaled)
-    return min(max(centre, 1.0), float(len(weights)))
+
+    @property
+    def clean_error(self) -> float | None:
+        """1 less the mean clean accuracy over the windows; null where one does not know it."""
+        if not self.clean or not all(type(number) in (int, float) for number in self.clean):
+            return None
+        return 1 - fsum(self.clean) / len(self.clean)
+
+    @property
+    def max_single_layer(self) -> float | None:
+        """The largest value of a window of one layer; null where some layer has none, and for layer records."""
+        if self.kind != "window" or self.lacking is not None:
+            return None
+        values = self.cells.means()
+        alone = [values.get((layer, layer)) for layer in range(1, self.n_layers + 1)]
+        return None if None in alone else max(number for number in alone if number is not None)
+
+    @property
+    def widths(self) -> str | None:
+        """The widths of the windows as a layer list, for layers those that their scores were made of."""
+        if self.kind == "window":
+            return format_layers(sorted({end - start + 1 for start, end in self.cells.first}))
+        widths = self.carried.widths
+        if len(widths) != 1:
+            return None
+        (only,) = widths
+        return format_layers(range(1, self.n_layers + 1)) if only == "1-L" else only
 
 
-def mcog(
-    records: Iterable[Records], by: Sequence[str] | None = None, values: Sequence[str] = ()
-) -> Iterator[tuple[CogRecord, Tags]]:
-    """Weigh each group of records: yields (M-CoG, the group's columns), groups in order of appearance.
-
-    Args:
-        records: window or layer records of any tool, in any order.
-        by: columns to group by, besides `tool`; runs that fall into one group are averaged window by window
-            before weighing, as the paper does over seeds, those of retrain scaled first. Default: all tags, and
-            then every record counts once.
-        values: columns to weigh, each in a group of its own; default the error of windows and the score of layers.
-
-    Raises:
-        RowsError: records that are neither kind, a window or layer twice in a group, missing layers, negative
-            weights.
-    """
-    for group in measure_each(records, by, values):
-        tags = group.tags
-        yield _record(str(tags.pop("tool")), group), tags
-
-
-def _record(tool: str, group: Measured) -> CogRecord:
-    reason, weights, centre = group.unscorable, None, None
-    if reason is None:
-        centre, weights = weigh(group)
-        reason = "all weights are zero" if centre is None else None
-    return CogRecord(
-        tool=tool,
-        layers=group.n_layers,
-        m_cog=centre,
-        weights=weights,
-        n_records=len(group.cells),
-        reason=reason,
-        valid=group.carried.valid,
-        valid_reason=group.carried.valid_reason,
-        widths=group.widths if weights is not None else None,
-        n_runs=len(group.runs) or 1,
-        m_cog_sd=_deviation([weigh(run)[0] if run.unscorable is None else None for run in group.runs]),
-        clean_error=group.clean_error,
-        max_single_layer=group.max_single_layer,
-        **_solved(group),
-    )
-
-
-def _deviation(numbers: Sequence[float | None]) -> float | None:
-    """Give the sample standard deviation; null of fewer than two numbers, or where one is unknown."""
-    known = [number for number in numbers if number is not None]
-    return stdev(known) if len(known) == len(numbers) > 1 else None
-
-
-def average(centres: Iterable[tuple[CogRecord, Tags]], over: Sequence[str]) -> Iterator[tuple[CogRecord, Tags]]:
-    """Average the centres of gravity of groups that differ only in the columns `over` (Figure 7).
-
-    Over `tool`, what is a matter of the tool (`part`, `target`) tells no groups apart either.
-
-    Raises:
-        UsageError: a column that no group has.
-        RowsError: models of other depth, or windows of other widths, in one average.
-    """
-    columns = {*over, *(GROUPING if "tool" in over else ())}
-    groups: dict[tuple[tuple[str, Any], ...], list[CogRecord]] = {}
-    seen: set[str] = set()
-    for record, tags in centres:
-        named = {"tool": record.tool, **tags}
-        seen |= named.keys()
-        key = tuple(sorted((name, value) for name, value in named.items() if name not in columns))
-        groups.setdefault(key, []).append(record)
-    missing = [name for name in over if name not in seen]
-    if missing:
-        raise UsageError(f"--over {missing[0]}: no such tag (found: {', '.join(sorted(seen))})")
-    for key, members in groups.items():
-        yield _mean(members), {name: value for name, value in key if name != "tool"}
-
-
-def _mean(members: Sequence[CogRecord]) -> CogRecord:
-    tools = ",".join(dict.fromkeys(record.tool for record in members))
-    for name, found in (
-        ("numbers of layers", {record.layers for record in members}),
-        ("widths of windows", {named_widths(record.widths, record.layers) for record in members if record.widths}),
-    ):
-        if len(found) > 1:
-            raise RowsError(f"{tools}: centres of different {name} would be averaged ({', '.join(map(str, found))})")
-    centres, solved = ([getattr(record, name) for record in members] for name in ("m_cog", "m_cog_solved"))
-    carried = Carried({(record.valid, record.valid_reason, None, None) for record in members})
-    return CogRecord(
-        tool=tools,
-        layers=members[0].layers,
-        m_cog=None if None in centres else fmean(centres),
-        weights=None,
-        n_records=sum(record.n_records for record in members),
-        reason=next((record.reason for record in members if record.reason), None),
-        valid=carried.valid,
-        valid_reason=carried.valid_reason,
-        n_runs=len(members),
-        m_cog_sd=_deviation(centres),
-        m_cog_solved=None if None in solved else fmean(solved),
-        solved_reason=next((record.solved_reason for record in members if record.solved_reason), None),
-    )
-
-
-def _solved(group: Measured) -> dict[str, Any]:
-    """Give the columns of the additive solution; it needs windows, and not all of any width."""
-    found = solve(group)
-    return {
-        "m_cog_solved": found.centre,
-        "offset": found.offset,
-        "residual": found.residual,
-        "solved_reason": found.reason,
-    }
-
-
-def solve(group: Measured) -> Additive:
-    """Solve a group's windows for what each layer alone adds; all null, with the reason, where they do not say it."""
-    reason = group.lacking
-    if group.kind != "window":
-        reason = "layer records hold no windows"
-    elif group.n_layers > MOST_SOLVED:
-        reason = f"more than {MOST_SOLVED} layers"
-    if reason is not None:
-        return Additive(None, None, None, None, reason)
-    return solve_additive(group.values(), group.n_layers)
-
-
-def weigh(group: Measured) -> tuple[float | None, list[float]]:
-    """Give a group's centre of gravity (None if all scores are 0) and its layer scores.
-
-    Raises:
-        RowsError: a negative score; no scores.
-    """
-    scores = group.scores()
-    try:
-        return centre_of_gravity(scores), scores
-    except ValueError as error:
-        named = ", ".join(f"{name}={value}" for name, value in group.key)
-        raise RowsError(f"{group.first.place}: no centre of gravity: {error} ({named})") from None
-
-
-def layers(
+def read_layer_scores(
     records: Iterable[Records],
     by: Sequence[str] | None = None,
-    values: Sequence[str] = (),
-    *,
-    solved: bool = False,
-) -> Iterator[tuple[LayerRecord, Tags]]:
-    """Yield each group's layer scores as layer records with the group's columns; else as `mcog`.
+    value: str | None = None,
+    numbers: Collection[str] = (),
+) -> list[LayerScores]:
+    """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
+
+    Records of the embeddings (layer 0) and of the head (null) are passed over.
 
     Args:
-        records: as `mcog`.
-        by: as `mcog`.
-        values: as `mcog`.
-        solved: give the weights of the additive solution, instead of means over windows.
+        records: blocks of records, in any order.
+        by: as in `mcog`.
+        value: the column to read; default `memorisation_error` of windows, `score` of layers.
+        numbers: columns that are no tags, as `value` is none.
 
     Raises:
-        RowsError: also where a group has no scores.
+        RowsError: records of neither kind, layers out of range, groups that mix kinds or numbers of layers, and
+            a window or layer that comes twice, without `by` in a group and with it in a run of retrain.
     """
-    for group in measure_each(records, by, values):
-        tags = group.tags
-        tool = str(tags.pop("tool"))
-        said = (group.carried.valid, group.carried.valid_reason, group.widths)
-        for layer, score in enumerate(_weights(group) if solved else group.scores(), start=1):
-            yield LayerRecord(tool, layer, group.n_layers, score, *said), tags
+    numbers = {*numbers, *([value] if value else [])}
+    runs = Groups(by, LayerScores, runs=by is not None, numbers=numbers)
+    for block in filled(records, by) if value == SCALED else records:
+        for part in block.by_columns():
+            add(part, runs, value, averaged=by is not None)
+    found = list(runs)
+    if not found:
+        raise RowsError("no records came in")
+    return found if by is None else _averaged(found, {"tool", *by}, value or ERROR)
 
 
-def _weights(group: Measured) -> Sequence[float]:
-    found = solve(group)
-    if found.weights is None:
-        raise RowsError(f"{group.first.place}: no additive solution: {found.reason}")
-    return found.weights
+def read_layer_scores_each(
+    records: Iterable[Records], by: Sequence[str] | None = None, values: Sequence[str] = ()
+) -> list[LayerScores]:
+    """Read several columns, each of which is named by a column `value` of its groups; none: as `read_layer_scores`."""
+    if not values:
+        return read_layer_scores(records, by)
+    blocks = list(records)
+    found = []
+    for value in values:
+        for group in read_layer_scores(blocks, by, value, values):
+            group.key = (*(item for item in group.key if item[0] != "value"), ("value", value))
+            found.append(group)
+    return found
 
 
-def score_spread(group: Measured) -> list[float] | None:
-    """Give the sample standard deviation of each layer's score over the runs averaged; None where there is one run."""
-    if not group.runs or any(run.unscorable for run in group.runs):
-        return None
-    factors = [run.cells.first[1, run.n_layers] if group.was_scaled else 1.0 for run in group.runs]
-    runs = [[score / factor for score in run.scores()] for run, factor in zip(group.runs, factors, strict=True)]
-    return [stdev(scores) for scores in zip(*runs, strict=True)]
+def _averaged(runs: Iterable[LayerScores], by: set[str], value: str) -> list[LayerScores]:
+    """Put the runs of each group together."""
+    groups: dict[Group, list[LayerScores]] = {}
+    for run in runs:
+        key = tuple(sorted((item for item in run.key if item[0] in by), key=itemgetter(0)))
+        groups.setdefault(key, []).append(run)
+    return [_together(members, by, value) for members in groups.values()]
+
+
+def _together(runs: Sequence[LayerScores], by: set[str], value: str) -> LayerScores:
+    """Average the runs of a group; those of retrain are scaled first."""
+    first = runs[0]
+    if len(runs) == 1:
+        first.key = tuple(item for item in first.key if item[0] in by)
+        return first
+    group = LayerScores(tuple(item for item in first.key if item[0] in by), first.first, first.kind, first.n_layers)
+    group.was_scaled = first.tags["tool"] == "retrain" and value == ERROR
+    group.carried.join(run.carried for run in runs)
+    group.runs = runs
+    group.clean = [number for run in runs for number in run.clean]
+    for run in runs:
+        if (run.kind, run.n_layers) != (group.kind, group.n_layers):
+            _claim(group, run.kind, run.n_layers, run.first.place)
+        factor = _factor(group, run, by) if group.was_scaled else 1.0
+        again = [(span, number) for span, numbers in run.cells.again.items() for number in numbers]
+        for cells in (list(run.cells.first.items()), again):
+            group.cells.enter([span for span, _ in cells], [number / factor for _, number in cells], repeats=True)
+    return group
+
+
+def _factor(group: LayerScores, run: LayerScores, by: set[str]) -> float:
+    """Give what a run's errors are divided by; 1, with the reason in the group, where that is not known."""
+    named = ", ".join(f"{name}={value}" for name, value in run.key if name not in by) or run.first.place
+    full = run.cells.first.get((1, run.n_layers)) if group.kind == "window" else None
+    if full:
+        return full
+    group.unscaled = group.unscaled or (
+        f"errors of retrain are divided by the full window's before runs are averaged, and run {named} "
+        + (
+            "holds layer scores: average its windows"
+            if group.kind == "layer"
+            else f"lacks that window; run --layers 1-{run.n_layers}"
+            if full is None
+            else "has error 0 there"
+        )
+    )
+    return 1.0
+
+
+class _Full:
+    """The error of a sweep's full window, once it is known."""
+
+    def __init__(self, *_: object) -> None:
+        self.error: float | None = None
+
+
+def filled(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Records]:
+    """Fill in the scaled errors that are null because a window was run alone, from the same sweep's full window.
+
+    Raises:
+        RowsError: a window whose scaled error stays unknown.
+    """
+    parts = [part for block in records for part in block.by_columns()]
+    sweeps = Groups(by, _Full, runs=True)
+    for part in parts:
+        for sweep, run in sweeps.runs(part):
+            for record in part[run]:
+                if record.values.get("start") == 1 and record.values.get("end") == record.values.get("layers"):
+                    sweep.error = record.number(ERROR)
+    for part in parts:
+        if SCALED in part.values[0]:
+            for sweep, run in sweeps.runs(part):
+                _fill(part[run], sweep.error)
+    return parts
+
+
+def _fill(records: Records, full: float | None) -> None:
+    for record in records:
+        if record.values[SCALED] is None:
+            record.values[SCALED] = scaled(record.number(ERROR), full)
+            if record.values[SCALED] is None:
+                why = "is not among the records" if full is None else "has error 0"
+                raise RowsError(f'{record.place}: "{SCALED}" is unknown: the full window of its sweep {why}')
+
+
+def add(records: Records, groups: Groups[LayerScores], value: str | None = None, *, averaged: bool = False) -> None:
+    """Enter the values of some records with the same columns into their groups, as `read_layer_scores` does."""
+    windows, others = records.parted("start")
+    if len(windows) and len(others):  # in Parquet, where each kind has the columns of the other
+        start = 0
+        for _, same in groupby(values["start"] is None for values in records.values):
+            stop = start + len(list(same))
+            add(records[start:stop], groups, value, averaged=averaged)
+            start = stop
+        return
+    if not len(windows):
+        records = others.where("layer", lambda layer: layer is not None and (layer != 0 or type(layer) is not int))
+    if not len(records):
+        return
+    spans, numbers, heads = _read(records, value)
+    if len(heads) > 1:
+        for index in range(len(records)):
+            add(records[index : index + 1], groups, value, averaged=averaged)
+        return
+    (head,) = heads
+    for group, run in groups.runs(records):
+        if head != (group.kind, group.n_layers):
+            _claim(group, *head, records.record(run.start).place)
+        group.carried.read(records[run])
+        if head[0] == "window" and CLEAN in records.values[0]:
+            group.clean.extend(map(itemgetter(CLEAN), records.values[run]))
+        repeats = averaged and group.key[0] != ("tool", "retrain")
+        repeated = group.cells.enter(spans[run], numbers[run], repeats=repeats)
+        if repeated is not None:
+            place, span = records.record(run.start + repeated).place, spans[run.start + repeated]
+            advice = "tag runs apart" if averaged else "tag runs apart or average --by"
+            raise RowsError(f"{place}: {group.kind} {_shown(span)} again in the same group; {advice}")
+
+
+def _claim(group: LayerScores, kind: str, n_layers: int, place: str) -> None:
+    """Note what a new group's records are of; for an old one, say how it differs."""
+    if not group.kind:
+        group.kind, group.n_layers = kind, n_layers
+    elif n_layers != group.n_layers:
+        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
+    else:
+        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
+
+
+def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[Head]]:
+    """Read (start, end) and value of some records with the same columns, and what they are of."""
+    kind, names, column = _plan(records.values[0], value)
+    try:
+        places = list(map(itemgetter(*names), records.values))
+        numbers = list(map(itemgetter(column), records.values))
+        whole = set(map(type, chain.from_iterable(places))) == {int}  # true and 1.0 are equal to 1, and no layers
+        if whole and set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+            cells = list(map(_cells(kind).__getitem__, places))
+            return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass  # some record is wrong or unusual: the careful way says which
+    found = [_read_carefully(record, value) for record in records]
+    return [span for _, span, _ in found], [number for *_, number in found], {head for head, _, _ in found}
+
+
+def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
+    """Say what a record is of, the columns that say where it belongs, and the column of its value."""
+    if values.get("start") is None:
+        return "layer", ["layers", "layer", "layer"], value or "score"
+    width = ["width"] if values.get("width") is not None else []
+    return "window", ["layers", "start", "end", *width], value or "memorisation_error"
+
+
+class _Cells(dict[tuple[int, ...], tuple[Head, Span]]):
+    """Cells of a kind by what names them, each checked once: of a million records few name different ones."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def __missing__(self, place: tuple[int, ...]) -> tuple[Head, Span]:
+        self[place] = _cell(self._kind, *place)
+        return self[place]
+
+
+_cells = cache(_Cells)
+
+
+def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> tuple[Head, Span]:
+    """Name a cell.
+
+    Raises:
+        ValueError: it is none; says why.
+    """
+    if not 1 <= start <= end <= n_layers:
+        raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
+    if width is not None and width != end - start + 1:
+        raise ValueError(f"window {start}-{end} of width {width} is not contiguous; M-CoG weighs contiguous windows")
+    return (kind, n_layers), (start, end)
+
+
+def _read_carefully(record: Record, value: str | None) -> tuple[Head, Span, float]:
+    kind, names, column = _plan(record.values, value)
+    try:
+        head, span = _cell(kind, *(record.get(name, int) for name in names))
+    except ValueError as error:
+        raise RowsError(f"{record.place}: {error}") from None
+    return head, span, record.number(column)
+
+
+def _shown(span: Span) -> str:
+    return format_layers(range(span[0], span[1] + 1))

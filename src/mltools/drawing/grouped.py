@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from mltools.analysis.carried import Carried
-from mltools.analysis.measured import Measured, measure, measure_each
+from mltools.analysis.layer_scores import LayerScores, read_layer_scores, read_layer_scores_each
 from mltools.console import printable
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import GROUPING, Group, Groups
@@ -30,11 +30,11 @@ class Asked:
     pivot: str | None = None
 
 
-def measured(records: Iterable[Records], asked: Asked) -> list[Measured]:
+def read_groups(records: Iterable[Records], asked: Asked) -> list[LayerScores]:
     """Measure windows or layers; several values make groups of their own."""
     if len(asked.values) > 1:
-        return measure_each(records, asked.by, asked.values)
-    return measure(records, asked.by, *asked.values)
+        return read_layer_scores_each(records, asked.by, asked.values)
+    return read_layer_scores(records, asked.by, *asked.values)
 
 
 def validity(carried: Carried) -> dict[str, Any]:

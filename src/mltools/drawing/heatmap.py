@@ -6,8 +6,8 @@ Row w, column l: the mean of the value over the windows of width w that hold lay
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mltools.analysis.measured import ERROR, Measured
-from mltools.drawing.grouped import Asked, measured, title, validity
+from mltools.analysis.layer_scores import ERROR, LayerScores
+from mltools.drawing.grouped import Asked, read_groups, title, validity
 from mltools.drawing.panels import Grid, Panel
 from mltools.errors import RowsError, UsageError
 from mltools.io.records import Records
@@ -21,10 +21,10 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
         RowsError: other records, or windows that are missing or come twice.
     """
     asked = replace(asked, values=asked.values or (ERROR,))
-    return [_grid(group, asked.values[0]) for group in measured(records, asked)]
+    return [_grid(group, asked.values[0]) for group in read_groups(records, asked)]
 
 
-def _grid(group: Measured, value: str) -> Grid:
+def _grid(group: LayerScores, value: str) -> Grid:
     group.first.get("start", int)
     try:
         means = window_means(group.values(), group.n_layers)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from mltools.analysis.carried import Carried
-from mltools.analysis.layer_scores import centre_of_gravity, score_spread
-from mltools.analysis.measured import Measured
-from mltools.drawing.grouped import Asked, marked, measured, overlaid, title, validity, without
+from mltools.analysis.centre_of_gravity import centre_of_gravity, score_spread
+from mltools.analysis.layer_scores import LayerScores
+from mltools.drawing.grouped import Asked, marked, overlaid, read_groups, title, validity, without
 from mltools.drawing.panels import Bars, Line, Lines, Panel
 from mltools.io.groups import Group
 from mltools.io.records import Records
@@ -20,7 +20,7 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
         RowsError: as in `mcog`.
         UsageError: a group without the column `overlay`.
     """
-    groups = measured(records, asked)
+    groups = read_groups(records, asked)
     name = asked.values[0] if len(asked.values) == 1 else "score"
     if asked.overlay is None:
         return [_bars(group, name) for group in groups]
@@ -31,13 +31,13 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     return [_together(key, name, *zip(*its, strict=True)) for key, its in lines.items()]
 
 
-def _bars(group: Measured, name: str) -> Bars:
+def _bars(group: LayerScores, name: str) -> Bars:
     scores = group.scores()
     said = {"key": group.key, **validity(group.carried)}
     return Bars(title(group.key), name, _numbers(scores), scores, _centre(scores), score_spread(group), **said)
 
 
-def _line(name: str, group: Measured) -> Line:
+def _line(name: str, group: LayerScores) -> Line:
     scores, spread = group.scores(), score_spread(group)
     if spread is None:
         return Line(name, list(scores))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from mltools.analysis.carried import Carried
-from mltools.drawing.grouped import Asked, marked, measured, overlaid, short_names, validity, without
+from mltools.drawing.grouped import Asked, marked, overlaid, read_groups, short_names, validity, without
 from mltools.drawing.panels import Dot, Panel, Points
 from mltools.errors import RowsError
 from mltools.io.records import Records
@@ -16,7 +16,7 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
         RowsError: other records, or a group that lacks a window of one layer.
         UsageError: a group without the column `overlay`.
     """
-    groups = measured(records, asked)
+    groups = read_groups(records, asked)
     keys = [without(group.key, asked.overlay) for group in groups]
     names = short_names(keys)
     if not asked.overlay:

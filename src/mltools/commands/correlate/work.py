@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltools.analysis.carried import Carried
+from mltools.analysis.centre_of_gravity import centre_and_scores
 from mltools.analysis.epochs import LastEpochs
-from mltools.analysis.layer_scores import weigh
-from mltools.analysis.measured import Measured, add
+from mltools.analysis.layer_scores import LayerScores, add
 from mltools.analysis.statistics import adjust, agreement, mean_agreement
 from mltools.commands.correlate import Settings
 from mltools.errors import RowsError, UsageError
@@ -90,7 +90,7 @@ class _Reader:
         self._config = settings
         self._on = settings.on
         self.on: tuple[str, ...] = ()
-        self._sweeps = Groups(None, Measured)
+        self._sweeps = Groups(None, LayerScores)
         self._epochs = LastEpochs()
         self._scaled = settings.scale == "minmax"
         self._pivot = settings.series
@@ -130,7 +130,7 @@ class _Reader:
             said = {**group.tags, "layers": group.n_layers, "widths": group.widths}
             said |= {"valid": group.carried.valid, "valid_reason": group.carried.valid_reason}
             if "m_cog" in self._config.value:
-                centre = weigh(group)[0] if group.unscorable is None else None
+                centre = centre_and_scores(group)[0] if group.unscorable is None else None
                 self._enter(Records(source, line, [{**said, "m_cog": centre}]), "m_cog", "m_cog")
             if "score" in self._config.value and group.kind == "window":
                 scores = [{**said, "layer": i, "score": score} for i, score in enumerate(group.scores(), start=1)]

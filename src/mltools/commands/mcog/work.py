@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mltools import console
-from mltools.analysis.layer_scores import average, layers, mcog
+from mltools.analysis.centre_of_gravity import average, layers, mcog
 from mltools.errors import RowsError
 from mltools.io.kinds import CogRecord, LayerRecord
 from mltools.run import Run

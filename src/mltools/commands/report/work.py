@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from mltools.analysis.layer_scores import mcog
+from mltools.analysis.centre_of_gravity import mcog
 from mltools.commands.report.page import Page
 from mltools.drawing.figure import check_matplotlib, draw_svg
 from mltools.drawing.grouped import Asked

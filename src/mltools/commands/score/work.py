@@ -10,8 +10,8 @@ from typing import Any
 
 from mltools.analysis.additive import solve_additive
 from mltools.analysis.carried import Carried
-from mltools.analysis.layer_scores import centre_of_gravity
-from mltools.analysis.measured import Measured, measure_each
+from mltools.analysis.centre_of_gravity import centre_of_gravity
+from mltools.analysis.layer_scores import LayerScores, read_layer_scores_each
 from mltools.analysis.statistics import wilson
 from mltools.commands.score import Settings
 from mltools.errors import RowsError, UsageError
@@ -50,7 +50,7 @@ def score(records: Iterable[Records], settings: Settings) -> Iterator[tuple[Scor
     """
     totals: dict[tuple[tuple[str, Any], ...], _Judged] = {}
     named = ("tool", *settings.per, *(["value"] if settings.value else []))
-    for group in measure_each(records, values=settings.value):
+    for group in read_layer_scores_each(records, values=settings.value):
         columns = {name: _tag(group, name) for name in named}
         total = totals.setdefault(tuple(columns.items()), _Judged())
         _judge(group, settings, total)
@@ -61,7 +61,7 @@ def score(records: Iterable[Records], settings: Settings) -> Iterator[tuple[Scor
             yield _record(tool, k, total), tags
 
 
-def _judge(group: Measured, settings: Settings, total: _Judged) -> None:
+def _judge(group: LayerScores, settings: Settings, total: _Judged) -> None:
     truth = _known_layers(group, settings.truth)
     scores, n_layers = _solved(group) if settings.solved else group.scores(), group.n_layers
     for k in settings.k:
@@ -79,7 +79,7 @@ def _judge(group: Measured, settings: Settings, total: _Judged) -> None:
         total.centre_error.append(abs(centre - sum(truth) / len(truth)))
 
 
-def _solved(group: Measured) -> Sequence[float]:
+def _solved(group: LayerScores) -> Sequence[float]:
     found = solve_additive(group.values(), group.n_layers) if group.kind == "window" else None
     if found is None or found.weights is None:
         why = found.reason if found is not None else "layer records hold no windows; leave out --solved"
@@ -87,14 +87,14 @@ def _solved(group: Measured) -> Sequence[float]:
     return found.weights
 
 
-def _tag(group: Measured, name: str) -> Any:
+def _tag(group: LayerScores, name: str) -> Any:
     if name not in group.tags:
         found = ", ".join(group.tags)
         raise RowsError(f'{group.first.place}: no tag "{name}" (found: {found})')
     return group.tags[name]
 
 
-def _known_layers(group: Measured, truth: str) -> tuple[int, ...]:
+def _known_layers(group: LayerScores, truth: str) -> tuple[int, ...]:
     text = truth if truth[:1].isdigit() else str(_tag(group, truth))
     try:
         return parse_layers(text, group.n_layers)
