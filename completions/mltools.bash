@@ -399,10 +399,11 @@ _mltools()
     merge)
         case $option in
         --items) kind=file ;;
+        --made-by) kind=file ;;
         -o|--out) kind=file ;;
         --provenance) kind=file ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--items -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--items --made-by -o --out --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;

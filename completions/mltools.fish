@@ -469,6 +469,7 @@ complete -c mltools -n '__fish_seen_subcommand_from centroid' -s h -l help -d 'S
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from centroid' -F
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l items -r -F -d 'What the sweep is made of, as --dry-run lists it. [default: every window of the model\'s layers]'
+complete -c mltools -n '__fish_seen_subcommand_from merge' -l made-by -r -F -d 'A part\'s --provenance: the command line of missing items.'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -s o -l out -r -F -d 'Output file: .jsonl (.gz, .zst), .parquet or .csv. [default: stdout]'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l force -d 'Overwrite outputs that exist.'
 complete -c mltools -n '__fish_seen_subcommand_from merge' -l provenance -r -F -d 'Write how this was made (settings, inputs\' digests) as JSON.'

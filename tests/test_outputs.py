@@ -241,7 +241,7 @@ def fresh_accelerate() -> Iterator[None]:
 
 
 def test_k8_only_a_full_and_consistent_set_is_a_launchers() -> None:
-    assert launched(FULL) == Launched(1, 2)
+    assert launched(FULL) == Launched(1, 2, 1)
     for name in LAUNCHER:
         assert launched({key: value for key, value in FULL.items() if key != name}) is None
     for change in ({"RANK": "2"}, {"RANK": "-1"}, {"RANK": ""}, {"WORLD_SIZE": "1"}, {"WORLD_SIZE": "x"}):

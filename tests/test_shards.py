@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,31 @@ def test_merged_shards_are_the_bytes_of_one_run(
     assert lost.code == 3 and lost.out == ""
     first = json.loads(parts[2].read_text().splitlines()[0])["window"]
     assert f"--layers {first}\n" in lost.err and "items are missing" in lost.err
+
+
+def test_merge_prints_lines_that_run_as_they_are(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """From --provenance of a part, or from Parquet records; what they print makes the sweep whole."""
+    command = sweep("swap", tiny, noisy_rows, "--min-noisy-accuracy", 0)
+    whole = cli(*command)
+    made, part = tmp_path / "made.json", tmp_path / "part.jsonl"
+    chosen = ("--layers", "1-2", "--layers", "1-4", "--layers", "3")
+    part.write_text(cli(*command, *chosen, "--provenance", made).out)
+    assert cli(*command, *chosen, "-o", tmp_path / "part.parquet").code == 0
+    told = [cli("merge", *more) for more in ((part, "--made-by", made), (tmp_path / "part.parquet",))]
+    for result in told:
+        assert result.code == 3 and result.err.endswith("items are missing (their commands are printed)\n")
+    lines = [shlex.split(line) for line in told[0].err.splitlines()[:-1]]
+    assert lines == [shlex.split(line) for line in told[1].err.splitlines()[:-1]] and len(lines) == 7
+    found = tmp_path / "found.jsonl"
+    found.write_text("".join(cli(*words[1:], "-q").out for words in lines))
+    assert cli("merge", part, found).out == whole.out
+    assert "mltools swap NOISY CLEAN ROWS --layers 1\n" in (unknown := cli("merge", part)).err
+    assert "--made-by says of what" in unknown.err
+    other = tmp_path / "other.json"
+    other.write_text('{"tool":"retrain","command":["mltools","retrain"]}')
+    for wrong in (other, part):
+        assert cli("merge", part, "--made-by", wrong).code == 3
+    assert cli("merge", part, "--made-by", tmp_path / "none").code == 5
 
 
 def test_dry_run_and_resume_list_what_is_left(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ says so. The statuses are those of DESIGN: 1 failed while running, 2 usage, 3 ro
 4 checkpoint unusable, 5 not found or offline, 6 out of memory or disk, 75 stopped at an item's edge by --time-left.
 """
 
+import errno
 import re
 
 OUT_OF_MEMORY = re.compile(
@@ -70,3 +71,25 @@ class TimeLeftError(MltoolsError):
     """The time of --time-left is over and items are left: start the command again (EX_TEMPFAIL)."""
 
     exit_code = 75
+
+
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+
+
+def exit_status(error: BaseException) -> int:
+    """Give the status that an error ends the program with."""
+    match error:
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else 1
+        case MltoolsError():
+            return ResourceError.exit_code if lacks_memory(error.__context__) else error.exit_code
+        case BrokenPipeError():
+            return 0
+    if lacks_memory(error) or getattr(error, "errno", None) in OUT_OF_SPACE or lacks_space(error):
+        return ResourceError.exit_code
+    return NotFoundError.exit_code if isinstance(error, FileNotFoundError) else 1
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Say whether an error comes of a full disk, by its words."""
+    return any(said in str(error) for said in ("No space left", "os error 28", "os error 27"))

@@ -23,6 +23,7 @@ from mltools.io.partial import partial_path
 from mltools.io.provenance import Provenance
 from mltools.io.records import Record, Records, read_records
 from mltools.io.source import STDIN, Source
+from mltools.processes import ALONE, Team
 from mltools.shards import in_shard, item_digest
 from mltools.spec import CommandSpec, Field, Flag, flatten, plain_settings, value_at
 
@@ -76,6 +77,8 @@ class Run:
         self.error: MltoolsError | None = None
         self.silent = False
         """Whether another process writes and speaks for this one."""
+        self.team: Team = ALONE
+        """The processes that share the items of this run."""
         self.command = tuple(command)
         self._models: dict[str, Model] = {}
         self._sources: dict[str, Source] = {}
@@ -187,7 +190,7 @@ class Run:
             table = read_table(again)
             self.used("rows", again)
             opened = self.model(checkpoint, "checkpoint").open(fresh_head=table.names)
-            states(opened, again, table, path, extraction, self.provenance, self._track_states)
+            states(opened, again, table, path, extraction, self.provenance, self._track_states, self.team)
         self.report(rows=len(table), layers=opened.n_layers, width=opened.width, dtype=extraction.dtype)
         return opened
 
@@ -212,7 +215,7 @@ class Run:
         """Where tensors live."""
         from mltools.model.device import find_device
 
-        return find_device(self.get("device", "cpu"))
+        return find_device(self.get("device", "cpu"), place=self.team.local if self.team.n > 1 else None)
 
     def used(self, role: str, source: Source | Rows) -> None:
         """Note an input that was read, by its digest."""
@@ -298,7 +301,7 @@ class Run:
         if self._edge is not None:
             self._longest = max(self._longest, now - self._edge)
             left = self.get("time_left")
-            if left is not None and now + self._longest > self._start + left:
+            if left is not None and any(self.team.gather(now + self._longest > self._start + left)):
                 raise TimeLeftError("--time-left is over, items are left; start again, with --resume")
         self._edge = now
 
@@ -385,7 +388,7 @@ class Run:
         """Where finished records are kept meanwhile: of commands that can go on from records, and write a file."""
         out = self.get("out")
         resumes = "resume" in self.fields and self.fields["resume"].mark.opens == "records"
-        to_file = out is not None and out.name not in ("", STDIN) and not is_device(out) and not self.silent
+        to_file = out is not None and out.name not in ("", STDIN) and not is_device(out)
         return partial_path(out) if resumes and to_file else None
 
     @property

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import accumulate
 from math import fsum
@@ -68,3 +69,20 @@ def parse_duration(text: str) -> float:
     ):
         raise UsageError(f'--time-left "{text}": write a length of time, as 10m, 1h30m or 90s')
     return seconds
+
+
+CHOICES = ("--layers", "--run", "--shard", "--resume", "--time-left")
+PLANS = ("-n", "--dry-run")
+"""What says which items of work a call does, and that it only lists them."""
+
+
+def item_line(command: Sequence[str]) -> str:
+    """Give a command line as provenance keeps it, without what chooses items: an item's own options go behind it."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word in CHOICES:
+            next(words, None)
+        elif word not in PLANS and word.partition("=")[0] not in CHOICES:
+            kept.append(word)
+    return shlex.join(kept)

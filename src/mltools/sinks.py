@@ -39,7 +39,7 @@ class RecordSink(RecordWriter):
         self._unfinished = contextlib.ExitStack()
 
     def __enter__(self) -> "RecordSink":
-        if self._run.partial is not None and self._out is not None:
+        if self._run.partial is not None and self._out is not None and not self._run.silent:
             self._rows = [json.loads(line) for line in self._run.taken_over]
             self.partial = Partial(self._out, self._run.taken_over)
             self._unfinished.enter_context(signals.unfinished(self._leave))

@@ -333,7 +333,8 @@ class CommandSpec:
         counted: what the summary calls the results, to say how many there are.
         says: whether a run ends with a line that says what was done.
         outputs: gives further outputs than those that flags name.
-        shared: whether the processes of a launcher share the work; else each does all of it.
+        shared: what the processes of a launcher share: each `step` of a training, or the `items` (windows, batches of
+            rows) among them; else each does all of the work.
         check: raises UsageError where settings that are right alone do not go together; told which were given.
         sweep: lists the windows of a whole sweep of a model of so many layers, in the order of its records.
     """
@@ -347,7 +348,7 @@ class CommandSpec:
     counted: str = ""
     says: bool = True
     outputs: Callable[[Any], Sequence["Output"]] | None = None
-    shared: bool = False
+    shared: Literal["", "steps", "items"] = ""
     check: Callable[[Any, Collection[str]], None] | None = None
     sweep: Callable[[int], Sequence[Any]] | None = None
 

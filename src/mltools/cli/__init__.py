@@ -3,7 +3,6 @@
 Nothing here imports torch, transformers or polars before a command needs it, so help starts at once.
 """
 
-import errno
 import signal
 import sys
 import traceback
@@ -12,11 +11,9 @@ from collections.abc import Sequence
 from mltools import console
 from mltools.cli.reference import Command, command_help, root_help
 from mltools.cli.words import HELP_FLAGS, read_words, say_opening
-from mltools.errors import MltoolsError, NotFoundError, ResourceError, lacks_memory
+from mltools.errors import MltoolsError, exit_status, lacks_memory, lacks_space
 from mltools.io.stdout import write_stdout
 from mltools.signals import ENDS, Terminated, asked, heard, stoppable
-
-OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,36 +78,27 @@ def _status(error: BaseException) -> int:
         stop.__notes__ = [*getattr(error, "__notes__", ())]
         error = stop  # what else comes of it, as an import that was broken off, is not worth a word
     match error:
-        case SystemExit():
-            return error.code if isinstance(error.code, int) else 1
         case MltoolsError():
             _say(str(error), error)
-            return ResourceError.exit_code if lacks_memory(error.__context__) else error.exit_code
         case KeyboardInterrupt() | Terminated():
             word, status = ENDS[signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM]
             _say(word, error)
             return status
-        case BrokenPipeError():
-            return 0
+        case SystemExit() | BrokenPipeError():
+            pass
+        case _:
+            _say_other(error)
+    return exit_status(error)
+
+
+def _say_other(error: BaseException) -> None:
+    """Say what happened where no error of ours says it."""
     if lacks_memory(error):
         _say("out of memory; a smaller --batch-size (perturb: --stream) needs less", error)
-        return ResourceError.exit_code
-    if isinstance(error, OSError):
-        return _system_status(error)
-    return _space_or_bug(error)
-
-
-def _system_status(error: OSError) -> int:
-    where = f"{error.filename}: " if error.filename else ""
-    _say(f"{where}{error.strerror or error}", error)
-    if error.errno in OUT_OF_SPACE:
-        return ResourceError.exit_code
-    return NotFoundError.exit_code if isinstance(error, FileNotFoundError) else 1
-
-
-def _space_or_bug(error: BaseException) -> int:
-    if any(said in str(error) for said in ("No space left", "os error 28", "os error 27")):
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or error}", error)
+    elif lacks_space(error):
         _say("no space left on device", error)
-        return ResourceError.exit_code
-    console.error(f"a fault in mltools: {type(error).__name__}: {error} (--debug shows where; please report it)")
-    return 1
+    else:
+        console.error(f"a fault in mltools: {type(error).__name__}: {error} (--debug shows where; please report it)")

@@ -3,16 +3,13 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 OUTPUT_OPTIONS = ("--out", "--provenance", "--per-row", "--save", "--write")
 SWITCHES = ("--force", "--quiet", "--verbose", "--debug", "--no-color")
 PARTIAL = ".partial"
 """How records are named that a stopped run left for its own output, which is whole without a word of them."""
-CHOICES = ("--layers", "--run", "--shard", "--resume", "--time-left")
-PLANS = ("-n", "--dry-run")
-"""What says which items of work a call does, and that it only lists them."""
 SHORT = re.compile(r"-[qv]*(o.*)?")
 """Short options in one word, of which only -o takes a value: the rest of the word, or the next one."""
 
@@ -47,15 +44,3 @@ def going_on(records: Path) -> str:
     """Say which command line goes on from the records that this one has made."""
     kept = without_resume(lambda _: True)
     return f"go on with: {shlex.join(['mltools', *kept, '--resume', str(records)])}"
-
-
-def item_line(command: Sequence[str]) -> str:
-    """Give a kept command line (`command_line`) without what chooses items: an item's own options go behind it."""
-    kept: list[str] = []
-    words = iter(command)
-    for word in words:
-        if word in CHOICES:
-            next(words, None)
-        elif word not in PLANS and word.partition("=")[0] not in CHOICES:
-            kept.append(word)
-    return shlex.join(kept)

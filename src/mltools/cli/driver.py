@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mltools import console, signals
-from mltools.cli.command_line import command_line, going_on, item_line
+from mltools.cli.command_line import command_line, going_on
 from mltools.cli.registry import command_spec, command_work, learn_kinds
 from mltools.cli.words import apply_messages
-from mltools.errors import RowsError
+from mltools.errors import RowsError, UsageError
 from mltools.io.inputs import split_name
 from mltools.io.outputs import Output, check_outputs
 from mltools.io.partial import Resumed, check_partial, whole_lines
@@ -26,11 +26,11 @@ from mltools.io.source import STDIN
 from mltools.io.stdout import end_quietly
 from mltools.io.writer import RecordWriter
 from mltools.options import parse_tags
-from mltools.processes import LAUNCHER, launched
+from mltools.processes import LAUNCHER, join, launched
 from mltools.run import Run
-from mltools.shards import item_digest
+from mltools.shards import item_digest, item_line
 from mltools.sinks import RecordSink
-from mltools.spec import CommandSpec, Field
+from mltools.spec import CommandSpec, Field, Operand
 from mltools.sweep import finished
 
 
@@ -59,11 +59,18 @@ def drive(name: str, given: dict[str, Any]) -> None:
         learn_kinds()
     check(run)
     share(run)
-    work = command_work(name)
+    with run.team.together():
+        go(run)
+
+
+def go(run: Run) -> None:
+    """Open, digest, choose, work, write, finish: what several processes do together."""
+    work = command_work(run.name)
     load(run)
     resume(run)
     if run.get("dry_run", False):
-        plan(run, work)
+        if not run.silent:
+            plan(run, work)
         return
     with resting_collector():
         written = write(run, work)
@@ -101,7 +108,11 @@ def named(run: Run, each: Field) -> list[str]:
 
 
 def share(run: Run) -> None:
-    """Let one process speak and write where a launcher's processes share the work; and say what its variables do."""
+    """Meet the other processes of a launcher, of which one speaks and writes; and say what its variables do.
+
+    Raises:
+        UsageError: all of them would read one stdin.
+    """
     place, left_over = launched(), [name for name in LAUNCHER if name in os.environ]
     if place is None:
         if run.spec.shared and "RANK" in left_over:
@@ -109,11 +120,27 @@ def share(run: Run) -> None:
     elif not run.spec.shared:
         note = f"started as one of {place.processes} processes; {run.name} does all work in each"
         console.log(f"mltools: note: {note}", level=1)
-    elif place.rank == 0:
-        console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
     else:
-        console.configure(verbosity=-1, progress="none")
-        run.silent = True
+        if reads_stdin(run):
+            raise UsageError(f"{place.processes} processes share this run, and one stdin: name a file in place of it")
+        if place.rank == 0:
+            console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
+        else:
+            console.configure(verbosity=-1, progress="none")
+            run.silent = True
+        if run.spec.shared == "items" and not run.get("dry_run", False):
+            run.team = join(place)
+
+
+def reads_stdin(run: Run) -> bool:
+    """Say whether an input is stdin: named so, or an operand that is left out."""
+    inputs = [each for each in run.fields.values() if each.mark.opens or each.name == "layers"]
+    for each in inputs:
+        value = run.get(each.name)
+        words = [value] if isinstance(value, str | Path) else list(value or ())
+        if STDIN in map(str, words) or (not words and isinstance(each.mark, Operand)):
+            return True
+    return False
 
 
 def load(run: Run) -> None:

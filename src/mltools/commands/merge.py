@@ -30,7 +30,7 @@ class Settings:
     runs, in any order, and writes each once: the very records, in the order, of one run of the whole sweep. Refused
     (status 3) are records of two sweeps (other settings, inputs or tags), two records of one item that differ, and
     a sweep that lacks items: these are printed as command lines, on stdout if the records go to a file, else on
-    stderr.
+    stderr. --items, Parquet records or --made-by tell what they are of; else NOISY and the like stand there.
     """
 
     records: RecordsOperand = ()
@@ -42,6 +42,16 @@ class Settings:
             opens="records",
             default="every window of the model's layers",
             help="What the sweep is made of, as --dry-run lists it.",
+        ),
+    ] = None
+    made_by: Annotated[
+        Path | None,
+        Flag(
+            "--made-by",
+            metavar="FILE",
+            steers=False,
+            opens="source",
+            help="A part's --provenance: the command line of missing items.",
         ),
     ] = None
     file: FileOptions = FileOptions()
@@ -65,12 +75,14 @@ def run(run: Any) -> Iterator[dict[str, Any]]:
     count = max(map(len, found.values()))  # rows, where an item has a record a row
     given = run.settings.items
     listed = [each for block in run.read_records([given]) for each in block] if given is not None else None
-    expected = items_listed(listed) if listed is not None else items_of(parts[0])
+    line = line_of(parts, run.settings.made_by)
+    expected = items_listed(listed) if listed is not None else items_of(parts[0], line)
     check_strangers(found, expected)
     missing = [item for item in expected if len(found.get(item.digest, ())) < count]
     if missing:
         tell_missing(missing, to_stdout=run.get("out") not in (None, Path(STDIN)))
-        raise RowsError(f"{len(missing)} of {len(expected)} items are missing (their commands are printed)")
+        unknown = "" if line or listed is not None else "; --made-by says of what"
+        raise RowsError(f"{len(missing)} of {len(expected)} items are missing (their commands are printed{unknown})")
     rows = [record.values for item in expected for record in found[item.digest].values()]
     run.report(items=len(expected), duplicates=len(parts) - len(rows) or None)
     yield from with_scaled(rows)
@@ -129,8 +141,38 @@ def items_listed(listed: Sequence["Record"]) -> list[Item]:
     return [Item(each.get("item_digest", str), each.get("command", str)) for each in listed]
 
 
-def items_of(record: "Record") -> list[Item]:
-    """Give the items of the whole sweep that a record is of: every window.
+def line_of(records: Sequence["Record"], made_by: Path | None) -> str | None:
+    """Give the command line that made the records, without what chose items; None if no provenance says it.
+
+    Raises:
+        RowsError: a file that is no provenance of their tool.
+    """
+    from mltools.io.parquet import parquet_metadata
+    from mltools.io.provenance import KEY
+
+    tool = records[0].values.get("tool")
+    if made_by is not None:
+        if (line := _line(made_by.read_text(encoding="utf-8", errors="replace"), tool)) is None:
+            raise RowsError(f"{made_by}: not what --provenance of {tool} writes, with its command line")
+        return line
+    sources = {record.source.path: record.source for record in records}.values()
+    texts = (parquet_metadata(source).get(KEY, "") for source in sources if source.is_parquet and source.path != STDIN)
+    return next((line for text in texts if (line := _line(text, tool)) is not None), None)
+
+
+def _line(provenance: str, tool: Any) -> str | None:
+    from mltools.shards import item_line
+
+    try:
+        values = json.loads(provenance)
+        words = values["command"] if values["tool"] == tool else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return item_line(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+
+
+def items_of(record: "Record", line: str | None) -> list[Item]:
+    """Give the items of the whole sweep that a record is of: every window; done by `line`, where that is known.
 
     Raises:
         RowsError: the record's tool does not sweep windows.
@@ -145,7 +187,7 @@ def items_of(record: "Record") -> list[Item]:
         raise RowsError(f"{record.place}: {tool} does not sweep windows; name its items with --items (from --dry-run)")
     operands = [each.mark.metavar.strip("[].") for each in flatten(spec.settings) if isinstance(each.mark, Operand)]
     windows = [f"--layers {window}" for window in spec.sweep(record.get("layers", int))]
-    words = " ".join(["mltools", tool, *operands])
+    words = line or " ".join(["mltools", tool, *operands])
     return [Item(str(item_digest(record.values["run"], options)), f"{words} {options}") for options in windows]
 
 

@@ -16,14 +16,20 @@ C_LIBRARY = ctypes.CDLL(None) if os.name == "posix" else None
 STATM = Path("/proc/self/statm")
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, place: int | None = None) -> torch.device:
     """Turn `auto`, `cpu`, `cuda[:i]` or `mps` into a device. `auto` is CUDA if there is one, else CPU, never MPS.
+
+    Args:
+        name: as in `--device`.
+        place: of this process among those that share the host, and so its CUDA devices: one each, in turn.
 
     Raises:
         UsageError: no such device here.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and place is not None and torch.cuda.is_available():
+        name = f"cuda:{place % torch.cuda.device_count()}"
     try:
         device = torch.device(name)
     except RuntimeError:

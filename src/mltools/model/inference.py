@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mltools.model.batches import Batch, Encoded
 from mltools.model.runner import Runner
+from mltools.processes import ALONE, Team
 
 Logits = NDArray[np.float32]
 TIE = 1e-5
@@ -22,6 +23,7 @@ def predict(
     rows: NDArray[np.int64],
     batch_size: int | None,
     forward: Callable[[Batch], Tensor] | None = None,
+    team: Team = ALONE,
 ) -> Logits:
     """Run the model in eval mode: logits (rows, classes), float32, in the order of `rows`.
 
@@ -31,14 +33,15 @@ def predict(
         rows: positions of those wanted.
         batch_size: rows in a batch; None fills batches by tokens.
         forward: gives a batch's logits; the whole model by default.
+        team: the processes that share the batches.
     """
-    forward = forward or runner.forward
+    run = forward or runner.forward
     was_training = runner.model.training
     runner.model.eval()
     place = {int(row): i for i, row in enumerate(rows)}
     result: Logits | None = None
-    for batch in encoded.batches(rows, batch_size, runner.device):
-        logits = forward(batch).float().cpu().numpy()
+    batches = encoded.batches(rows, batch_size, runner.device)
+    for batch, logits in team.dealt(batches, lambda batch: run(batch).float().cpu().numpy()):
         if result is None:
             result = np.empty((len(rows), logits.shape[1]), dtype=np.float32)
         result[[place[int(row)] for row in batch.rows]] = logits

@@ -20,13 +20,14 @@ from mltools.io.examples import Examples, iter_examples
 from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
 from mltools.io.states import RowTable, StatesWriter
-from mltools.model.batches import Encoded
+from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checks import check_pooled_states, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.runner import Pooling
+from mltools.processes import ALONE, Team
 
 PART_ROWS = 4096
 Progress = Callable[[Iterator[int], int], Iterator[int]]
@@ -95,6 +96,7 @@ def states(
     extraction: Extraction = Extraction(),
     provenance: Provenance | None = None,
     progress: Progress | None = None,
+    team: Team = ALONE,
 ) -> None:
     """Write the states of all rows to a safetensors file (see `io.states`).
 
@@ -106,6 +108,7 @@ def states(
         extraction: number type, position, batch size.
         provenance: for the file.
         progress: wraps the rows as they are done, to show progress.
+        team: the processes that share the batches; each writes all.
 
     Raises:
         CheckpointError: weights that the states depend on are missing, or there is no pooled position.
@@ -127,7 +130,7 @@ def states(
         checkpoint.unchanged(),
     ):
         predicted = _Predicted(checkpoint)
-        done = _write(checkpoint, source, rows, writer, extraction, position, predicted)
+        done = _write(checkpoint, source, rows, writer, extraction, position, predicted, team)
         for _ in progress(done, len(rows)) if progress else done:
             pass
         writer.write_baseline(predicted.accuracies(rows))
@@ -147,14 +150,14 @@ def _write(
     extraction: Extraction,
     position: Pooling,
     predicted: "_Predicted",
+    team: Team,
 ) -> Iterator[int]:
     start, before = 0, source.digest
     for part in iter_examples(source, PART_ROWS, again=True):
         if part.ids != rows.ids[start : start + len(part)]:
             raise RowsError(f"{source.name}: the rows changed while they were read")
-        yield from (
-            start + int(row) for row in _write_part(checkpoint, part, start, writer, extraction, position, predicted)
-        )
+        done = _write_part(checkpoint, part, start, writer, extraction, position, predicted, team)
+        yield from (start + int(row) for row in done)
         start += len(part)
     if start != len(rows) or source.digest != before:
         raise RowsError(f"{source.name}: the rows changed while they were read")
@@ -169,6 +172,7 @@ def _write_part(
     extraction: Extraction,
     position: Pooling,
     predicted: "_Predicted",
+    team: Team,
 ) -> Iterator[int]:
     runner = checkpoint.runner
     encoded = checkpoint.encode(part, extraction.max_length)
@@ -176,11 +180,27 @@ def _write_part(
         self_check(runner, encoded)
         check_pooled_states(checkpoint, encoded, position, raw_last=extraction.raw_last)
     batches = encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device)
-    for batch in (part for whole in batches for part in runner.parts(whole)):
-        with predicted.of(part, batch.rows):
+
+    def taken(batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        with _logits(checkpoint) as logits:
             values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
-        writer.write(start + batch.rows, values.float().cpu().numpy())
+        return values.float().cpu().numpy(), logits[0].argmax(dim=1).cpu().numpy()
+
+    for batch, (values, guesses) in team.dealt((part for whole in batches for part in runner.parts(whole)), taken):
+        predicted.count(part, batch.rows, guesses)
+        writer.write(start + batch.rows, values)
         yield from batch.rows
+
+
+@contextlib.contextmanager
+def _logits(checkpoint: Checkpoint) -> Iterator[list[torch.Tensor]]:
+    """Give the logits of the passes inside."""
+    logits: list[torch.Tensor] = []
+    handle = checkpoint.model.register_forward_hook(lambda _, __, output: logits.append(output.logits))
+    try:
+        yield logits
+    finally:
+        handle.remove()
 
 
 class _Predicted:
@@ -191,22 +211,14 @@ class _Predicted:
         self.known = not checkpoint.fresh
         self.hits = {True: 0, False: 0}
 
-    @contextlib.contextmanager
-    def of(self, part: Examples, rows: NDArray[np.int64]) -> Iterator[None]:
-        """Look at the logits of the pass inside, over these rows of a part."""
-        logits: list[torch.Tensor] = []
-        handle = self.checkpoint.model.register_forward_hook(lambda _, __, output: logits.append(output.logits))
-        try:
-            yield
-        finally:
-            handle.remove()
+    def count(self, part: Examples, rows: NDArray[np.int64], guesses: NDArray[np.int64]) -> None:
+        """Count the classes that the head gives these rows of a part."""
         try:
             label = target_indices([part.labels[row] for row in rows], self.checkpoint.labels, part)
         except RowsError:  # states need no head that knows the labels
             self.known = False
             return
-        hits = logits[0].argmax(dim=1).cpu().numpy() == label
-        for row, hit in zip(rows, hits, strict=True):
+        for row, hit in zip(rows, guesses == label, strict=True):
             self.hits[part.noisy[row]] += bool(hit)
 
     def accuracies(self, rows: RowTable) -> tuple[float | None, float | None]:

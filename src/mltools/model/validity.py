@@ -23,6 +23,7 @@ from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict, predictions
+from mltools.processes import ALONE, Team
 
 MOST_NOISY_LABELS = 0.5
 """CLEAN may give the noisy label to this share of the noisy rows; a twin hardly ever does."""
@@ -132,9 +133,11 @@ def read_labels(checkpoint: Checkpoint, examples: Examples) -> Labels:
     return Labels(label, original if examples.original_known else None, np.array(examples.noisy))
 
 
-def measure(checkpoint: Checkpoint, encoded: Encoded, labels: Labels, least: float, n_unlabelled: int) -> Validity:
+def measure(
+    checkpoint: Checkpoint, encoded: Encoded, labels: Labels, least: float, n_unlabelled: int, team: Team = ALONE
+) -> Validity:
     """Run a checkpoint as it is over all rows, which costs L applications a row, and judge it."""
-    predicted, _ = predictions(predict(checkpoint.runner, encoded, np.arange(len(encoded)), None))
+    predicted, _ = predictions(predict(checkpoint.runner, encoded, np.arange(len(encoded)), None, team=team))
     return judge(predicted, labels, least, checkpoint.name, n_cut=encoded.n_cut, n_unlabelled=n_unlabelled)
 
 

@@ -150,7 +150,7 @@ SPEC = CommandSpec(
     ),
     check=_check,
     outputs=_outputs,
-    shared=True,
+    shared="steps",
     writes=("epoch", "work"),
     released={"clip_scope": "all", "frozen_dropout": True, "memorised_metric": "macro-f1"},
 )

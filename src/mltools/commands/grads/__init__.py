@@ -38,7 +38,7 @@ class Settings:
     checkpoint, and attention, mlp and normalisation tensors side by side.
 
     CHECKPOINT is measured on all rows first: if it has not memorised the noisy ones, records say so (valid=false), as
-    does a warning; with --strict no gradient is taken then, and the status is 1.
+    does a warning; with --strict no gradient is taken then, and the status is 1. Runs under torchrun too.
     """
 
     checkpoint: CheckpointOperand
@@ -99,6 +99,7 @@ SPEC = CommandSpec(
         "mltools grads noisy/memorised noisy.jsonl --frozen frozen/ > grads.jsonl",
         "mltools grads noisy/memorised noisy.jsonl --objective logit --norm l2 | mltools mcog",
     ),
+    shared="items",
     writes=("grad", "work"),
     released={"objective": "logit", "leave_out": ("embed", "final", "wte", "wpe", "ln_f", "pooler", "classifier")},
 )

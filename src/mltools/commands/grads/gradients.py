@@ -5,7 +5,7 @@ time, and of each only two sums a tensor are kept.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.device import MallocTrimmer
 from mltools.model.training import cross_entropy_sum
+from mltools.processes import ALONE, Team
 
 CPU_TOKENS = (96, 512)
 """Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
@@ -62,11 +63,11 @@ def mean_gradients(
     replace: bool = False,
     provenance: Provenance | None = None,
     progress: Progress | None = None,
+    team: Team = ALONE,
 ) -> Gradients:
     """Take the mean gradients of one checkpoint over noisy and clean rows; no gradient is left in the model."""
-    noisy, clean = rows
     parameters = _block_parameters(checkpoint)
-
+    groups = [group for group in rows if group is not None]
     heap = MallocTrimmer()
 
     def accumulate(group: NDArray[np.int64]) -> None:
@@ -75,14 +76,12 @@ def mean_gradients(
         assert seen == len(group), f"{seen} of {len(group)} rows were used"
 
     with scratch_folder() as aside:
-        accumulate(noisy)
+        turns = _turns(parameters, groups, accumulate, aside / "own", team)
+        next(turns)
         found = Gradients(_sums(parameters))
-        if clean is not None or save is not None:
+        if len(groups) > 1 or save is not None:
             _set_aside(parameters, aside / "noisy")
-        if clean is not None:
-            for parameter in parameters.values():
-                _gradient(parameter).zero_()
-            accumulate(clean)
+        for _ in turns:
             if save is not None:
                 _set_aside(parameters, aside / "clean")
             clean_sums = _sums(parameters)
@@ -93,6 +92,37 @@ def mean_gradients(
         if save is not None:
             _save(save, parameters, aside, provenance or Provenance("grads", {}), replace)
     return found
+
+
+def _turns(
+    parameters: Mapping[str, nn.Parameter],
+    groups: Sequence[NDArray[np.int64]],
+    accumulate: Callable[[NDArray[np.int64]], None],
+    own: Path,
+    team: Team,
+) -> Iterator[None]:
+    """Have the mean gradient of each group in `.grad`, one after the other; yields at each.
+
+    A group's gradient is a sum over batches in their order, so it is taken whole in one of the processes. All have it
+    then; `own` is a file for what a process has taken until its turn comes.
+    """
+    if team.n > 1:
+        if team.rank < len(groups):
+            accumulate(groups[team.rank])
+            _set_aside(parameters, own)
+        for turn in range(len(groups)):
+            owner = turn % team.n
+            if owner == team.rank:
+                _take_up(parameters, own)
+            team.hand_out(map(_gradient, parameters.values()), owner)
+            yield
+        return
+    for turn, group in enumerate(groups):
+        if turn:
+            for parameter in parameters.values():
+                _gradient(parameter).zero_()
+        accumulate(group)
+        yield
 
 
 def _block_parameters(checkpoint: Checkpoint) -> dict[str, nn.Parameter]:
@@ -188,6 +218,13 @@ def _read_back(parameters: Mapping[str, nn.Parameter], path: Path) -> Iterator[t
     with path.open("rb") as file:
         for name, parameter in parameters.items():
             yield name, torch.from_numpy(np.fromfile(file, np.float32, parameter.numel())).view(parameter.shape)
+
+
+@torch.no_grad()
+def _take_up(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
+    """Turn each gradient into the one set aside."""
+    for name, kept in _read_back(parameters, path):
+        _gradient(parameters[name]).copy_(kept)
 
 
 @torch.no_grad()

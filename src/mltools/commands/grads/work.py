@@ -29,6 +29,7 @@ from mltools.model.checks import self_check
 from mltools.model.cost import Shape, WorkItem
 from mltools.model.opened import Model
 from mltools.model.validity import Validity, measure, read_labels
+from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.spec import bare
 
@@ -70,6 +71,7 @@ def grads(
     blocks: str | None = None,
     progress: Progress | None = None,
     strict: bool = False,
+    team: Team = ALONE,
 ) -> Iterator[GradRecord]:
     """Score each layer by the gradient that forgets the noisy rows.
 
@@ -90,6 +92,7 @@ def grads(
         blocks: module path of the block list, where the model does not decide.
         progress: wraps the rows of each pass as they are done.
         strict: take no gradient of a checkpoint that has not memorised the noisy rows.
+        team: the processes that share the rows: two of them take the gradients, of noisy and of clean rows.
 
     Yields:
         One record a layer.
@@ -108,10 +111,19 @@ def grads(
     self_check(opened.runner, encoded)
     labels = read_labels(opened, examples)
     targets = labels.label
-    validity = measure(opened, encoded, labels, settings.validity.min_noisy_accuracy, examples.n_unlabelled)
+    validity = measure(opened, encoded, labels, settings.validity.min_noisy_accuracy, examples.n_unlabelled, team)
     validity.tell(strict=strict)
     own = mean_gradients(
-        opened, encoded, targets, rows, settings, save=save, replace=replace, provenance=provenance, progress=progress
+        opened,
+        encoded,
+        targets,
+        rows,
+        settings,
+        save=save,
+        replace=replace,
+        provenance=provenance,
+        progress=progress,
+        team=team,
     )
     if not model.is_lent:
         opened.model.to("meta")  # only its shapes are still needed
@@ -119,7 +131,7 @@ def grads(
     if frozen is not None:
         divisor = (frozen if isinstance(frozen, Model) else Model(frozen, device or CPU, blocks, threads)).open()
         check_same(opened, divisor)
-        other = mean_gradients(divisor, encoded, targets, rows, settings, progress=progress)
+        other = mean_gradients(divisor, encoded, targets, rows, settings, progress=progress, team=team)
     yield from records(tensors, own, other, rows, settings, validity)
 
 
@@ -259,14 +271,15 @@ def run(run: Run) -> Iterator[GradRecord]:
     """Score the layers, and keep the gradients if that is wanted."""
     settings: Settings = run.settings
     record = None
-    passes = (1 if settings.noisy_only else 2) * (1 if settings.frozen is None else 2)
+    groups = 1 if settings.noisy_only or run.team.n > 1 else 2
+    passes = groups * (1 if settings.frozen is None else 2)
     left = iter(range(passes, 0, -1))
     for record in grads(
         run.model("checkpoint"),
         run.rows,
         settings,
         frozen=run.model("frozen") if settings.frozen is not None else None,
-        save=settings.save,
+        save=settings.save if not run.silent else None,
         replace=run.force,
         provenance=run.provenance.by("--save"),
         device=run.device,
@@ -274,6 +287,7 @@ def run(run: Run) -> Iterator[GradRecord]:
         blocks=settings.device.blocks,
         progress=lambda rows, total: run.track(rows, total, pieces=next(left)),
         strict=settings.validity.strict,
+        team=run.team,
     ):
         yield record
     assert record is not None

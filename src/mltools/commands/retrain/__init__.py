@@ -46,7 +46,7 @@ class Settings:
     With --plan spread only the windows of two widths are retrained, single layers and a third of the layers: enough for
     mcog's m_cog_solved, at a quarter of the cost for 12 layers. Without the full window no error is divided by its.
 
-    A sweep that was stopped goes on with --resume and the records it wrote to stdout.
+    A sweep that was stopped goes on with --resume and the records it wrote to stdout. Runs under torchrun too.
     """
 
     noisy: Noisy
@@ -92,6 +92,7 @@ SPEC = CommandSpec(
         ">> retrain.jsonl",
     ),
     counted="windows",
+    shared="items",
     writes=("window", "work"),
     check=_check,
     sweep=lambda n_layers: full_first(all_windows(n_layers), n_layers),

@@ -5,8 +5,9 @@ start at one layer share the states below it, which are computed once: frozen bl
 never change. No gradient goes below the window, and nothing is evaluated that is not reported.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from mltools.model.training import (
     run_epoch,
 )
 from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, label_margins, margin_columns, read_labels
+from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
@@ -64,6 +66,7 @@ def retrain(
     watch: Watch | None = None,
     strict: bool = False,
     edge: Callable[[], None] = lambda: None,
+    team: Team = ALONE,
 ) -> Iterator[WindowRecord]:
     """Retrain each window from the same state and seed: blocks of the window from `pretrained`, all else from `noisy`.
 
@@ -78,6 +81,7 @@ def retrain(
         watch: wraps the training steps of a window, to show progress.
         strict: retrain nothing of a NOISY that has not memorised the noisy rows.
         edge: called before each window; it may raise to stop there.
+        team: the processes that share the windows: each retrains one, then the next ones follow.
 
     Yields:
         One record a window as it ends: the full window first if it is among them (the others' scaled errors need
@@ -94,13 +98,24 @@ def retrain(
     errors = sweep.read(done)
     chosen = full_first(windows or planned_windows(noisy.n_layers, settings.plan), noisy.n_layers)
     chosen = [window for window in chosen if window not in errors]
-    for number, window in enumerate(chosen, start=1):
-        edge()
+
+    def begun() -> Iterator[tuple[int, Window]]:
+        for number, window in enumerate(chosen):
+            if number % team.n == 0:  # those that are retrained at once begin at one edge
+                edge()
+            if number == 0:
+                sweep.enter(window.start)
+                sweep.measure_baseline(team).tell(strict=strict)
+            yield number, window
+
+    def measured(item: tuple[int, Window]) -> WindowRecord:
+        number, window = item
+        title, left = f"window {window} ({number + 1}/{len(chosen)})", math.ceil((len(chosen) - number) / team.n)
         sweep.enter(window.start)
-        if number == 1:
-            sweep.measure_baseline().tell(strict=strict)
-        title, left = f"window {window} ({number}/{len(chosen)})", len(chosen) - number + 1
-        yield sweep.measure(window, watch, title, left)
+        return sweep.measure(window, watch, title, left)
+
+    for (_, window), record in team.dealt(begun(), measured):
+        yield sweep.noted(window, record)
     if sweep.not_learnt:
         console.warn(
             f"{len(sweep.not_learnt)} of {len(chosen)} windows did not learn (learnt=false; first {sweep.not_learnt[0]}"
@@ -303,11 +318,11 @@ class _Sweep:
 
     # -- NOISY as it is -------------------------------------------------------------------------------
 
-    def measure_baseline(self) -> Validity:
+    def measure_baseline(self, team: Team) -> Validity:
         """Measure NOISY with nothing changed, from the kept states on."""
         everything = np.arange(len(self.encoded))
         self.model.eval()
-        logits = predict(self.runner, self.encoded, everything, None, self._forward)
+        logits = predict(self.runner, self.encoded, everything, None, self._forward, team)
         predicted, _ = predictions(logits)
         self.baseline_margins = label_margins(logits[self.split.noisy], self.labels, self.split.noisy)
         measured = self.split.measured
@@ -409,11 +424,8 @@ class _Sweep:
         hits = predicted == self.label[self._measured_rows()]
         accuracy, train_accuracy = float(hits[:n].mean()), float(hits[2 * n :].mean())
         learnt = train_accuracy >= LEAST_OF_NOISY * self.baseline_train_accuracy
-        if not learnt:
-            self.not_learnt.append(window)
         assert self.validity is not None
         original = self.labels.original
-        self._note(window, 1 - accuracy)
         return WindowRecord(
             tool="retrain",
             start=window.start,
@@ -425,7 +437,7 @@ class _Sweep:
             n_noisy=n,
             noisy_accuracy=accuracy,
             memorisation_error=1 - accuracy,
-            memorisation_error_scaled=scaled(1 - accuracy, self.full_error),
+            memorisation_error_scaled=None,  # until the full window is known
             n_clean=len(split.held_out),
             clean_accuracy=float(hits[n : 2 * n].mean()),
             reverted=float((predicted[:n] == original[split.noisy]).mean()) if original is not None else None,
@@ -441,6 +453,13 @@ class _Sweep:
             **margin_columns(label_margins(logits[:n], self.labels, split.noisy), self.baseline_margins),
             **self.validity.columns(),
         )
+
+    def noted(self, window: Window, record: WindowRecord) -> WindowRecord:
+        """Take note of a window's record, and give it with the scaled error."""
+        self._note(window, record.memorisation_error)
+        if not record.learnt:
+            self.not_learnt.append(window)
+        return replace(record, memorisation_error_scaled=scaled(record.memorisation_error, self.full_error))
 
     def _predict(self) -> Logits:
         """Run the retrained model on noisy, held-out and (some) training rows, in this order."""
@@ -482,8 +501,9 @@ def run(run: Run) -> Iterator[WindowRecord]:
             strict=run.settings.validity.strict,
             watch=watch,
             edge=run.edge,
+            team=run.team,
         )
-        applications += noisy.runner.applications
+        applications += sum(run.team.gather(noisy.runner.applications))
     run.report(resumed=len(run.earlier) or None, rows=len(run.rows), layers=noisy.n_layers, applications=applications)
 
 

@@ -28,7 +28,8 @@ class Settings:
 
     Runs the model once over the rows and writes one safetensors file: hidden_states (rows, layers + 1, width) of the
     token that the head reads, layer 0 being the embeddings and the last layer after the final norm; label,
-    original_label, noisy and ids beside it. The head is not needed, so the pre-trained model will do.
+    original_label, noisy and ids beside it. The head is not needed, so the pre-trained model will do. Runs under
+    torchrun too.
     """
 
     checkpoint: CheckpointOperand
@@ -73,5 +74,6 @@ SPEC = CommandSpec(
         "mltools states noisy/ noisy.jsonl -o states.safetensors",
         "mltools states noisy/ noisy.jsonl | mltools centroid > centroid.jsonl",
     ),
+    shared="items",
     writes=("work",),
 )

@@ -1,6 +1,9 @@
 """Save the hidden states of rows, for probe and centroid."""
 
+import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from mltools.commands.states import Settings
 from mltools.io.states import states_output
@@ -22,6 +25,7 @@ def run(run: Run) -> Iterator[None]:
     settings: Settings = run.settings
     kept = Extraction(settings.dtype, settings.position, settings.raw_last, settings.batch_size, settings.max_length)
     run.input("rows")  # is there, before stdout is looked at
-    with states_output(settings.out, replace=run.force) as path:
+    nowhere = contextlib.nullcontext(Path(os.devnull))
+    with nowhere if run.silent else states_output(settings.out, replace=run.force) as path:
         run.write_states("checkpoint", path, kept)
     yield from ()

@@ -57,7 +57,7 @@ class Settings:
     --positions, only the states of these tokens come from CLEAN's layers 1 to l, for every l: where is the memory read?
 
     NOISY and CLEAN are measured whole too: if NOISY has not memorised the noisy rows, or CLEAN is not its twin, records
-    say so (valid=false), as does a warning; with --strict the status is 1 then.
+    say so (valid=false), as does a warning; with --strict the status is 1 then. Runs under torchrun too.
     """
 
     noisy: Noisy
@@ -133,6 +133,7 @@ SPEC = CommandSpec(
     ),
     check=_check,
     counted="windows",
+    shared="items",
     writes=("window", "work"),
     sweep=all_windows,
 )

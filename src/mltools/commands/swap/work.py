@@ -10,13 +10,14 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mltools import console
 from mltools.analysis.statistics import wilson_of_drawn
@@ -30,7 +31,7 @@ from mltools.io.provenance import Provenance, threads
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.anatomy import BlockStack, select_part
-from mltools.model.batches import Encoded
+from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
@@ -49,6 +50,7 @@ from mltools.model.validity import (
     with_twins,
 )
 from mltools.model.window_tree import patched_logits, window_logits
+from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
@@ -96,6 +98,18 @@ class SwapResult:
         self.n_measured, self.validity = 0, None
         noisy.runner.applications = 0
 
+    def take(self, chosen: Sequence[int], rows: NDArray[np.int64], found: "_Walked") -> None:
+        """Put in what was found for some rows under the windows at these places, those besides after the others."""
+        besides = list(self.further)
+        for place, index in enumerate(chosen):
+            self.label_margin[index, rows] = found.label_margin[place]
+            if index >= len(self.windows):
+                self.further[besides[index - len(self.windows)]][rows] = found.predicted[place]
+            else:
+                self.predicted[index, rows], self.margin[index, rows] = found.predicted[place], found.margin[place]
+        if found.donor is not None:
+            self.donor[rows] = found.donor
+
     @classmethod
     def empty(cls) -> "SwapResult":
         """Give a result for `swap` to fill."""
@@ -113,6 +127,7 @@ def swap(
     *,
     done: Sequence[Record] = (),
     run: str | None = None,
+    team: Team = ALONE,
 ) -> Iterator[WindowRecord]:
     """Measure each window: blocks of the window from `clean`, all else from `noisy`.
 
@@ -126,6 +141,7 @@ def swap(
         result: filled with per-row predictions and the cost.
         done: records of this sweep made earlier (`sweep.finished`), whose windows are left out.
         run: digest of settings and inputs, put into the records.
+        team: the processes that share the batches of rows.
 
     Yields:
         One record a window, in the given order. Accuracies are against `label`.
@@ -152,9 +168,13 @@ def swap(
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
     clean.runner.applications = 0
-    keeps = can_keep(noisy, encoded)
+    keeps = all(team.gather(can_keep(noisy, encoded)))
     parts = passes([*windows, *further], noisy.n_layers, keeps=keeps)
-    rows = _predict(noisy, clean, donor, encoded, labels, settings.batch_size, settings.positions, result, parts)
+    walk = (
+        window_logits if settings.positions == "all" else partial(patched_logits, pooled=settings.positions == "pooled")
+    )
+    walker = _Walker(noisy, clean, partial(walk, noisy, donor), labels, [*result.windows, *further])
+    rows = _predict(walker, encoded, settings.batch_size, result, parts, team)
 
     def judge() -> PairValidity:
         noisy.check_files()
@@ -177,7 +197,7 @@ def swap(
         for _ in progress(rows, len(encoded) * len(parts)) if progress else rows:
             yield from islice(records, result.n_measured - n_given)
             n_given = result.n_measured
-    result.applications = sum(runner.applications for runner in {noisy.runner, clean.runner})
+    result.applications = sum(team.gather(sum(runner.applications for runner in {noisy.runner, clean.runner})))
     yield from records
 
 
@@ -241,40 +261,60 @@ def plan(shape: Shape, windows: Sequence[Window], *, whole: bool) -> Iterator[Wo
         yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
 
 
+@dataclass(frozen=True)
+class _Walked:
+    """What a batch's rows give under each window of a pass (windows, rows), and by CLEAN (rows,) in the first pass."""
+
+    predicted: NDArray[np.int16]
+    margin: NDArray[np.float32]
+    label_margin: NDArray[np.float32]
+    donor: NDArray[np.int16] | None
+
+
+@dataclass(frozen=True)
+class _Walker:
+    """Walks the windows over one batch after the other; `walk` gives (place, logits) of a batch and some windows."""
+
+    noisy: Checkpoint
+    clean: Checkpoint
+    walk: Callable[[Batch, Sequence[Window]], Iterator[tuple[int, Tensor]]]
+    labels: Labels
+    windows: Sequence[Window]
+
+    def walked(self, batch: Batch, chosen: Sequence[int], *, with_donor: bool) -> _Walked:
+        """Run a batch under the windows at these places."""
+        shape = len(chosen), len(batch)
+        predicted = np.zeros(shape, np.int16)
+        margin, label_margin = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        with torch.inference_mode():
+            donor = self.clean.runner.forward(batch).argmax(dim=1).cpu().numpy() if with_donor else None
+        for place, logits in self.walk(batch, [self.windows[index] for index in chosen]):
+            best = logits.topk(min(2, logits.shape[1]), dim=1)
+            predicted[place] = best.indices[:, 0].cpu().numpy()
+            margin[place] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
+            label_margin[place] = label_margins(logits.cpu().numpy(), self.labels, batch.rows)
+        return _Walked(predicted, margin, label_margin, donor)
+
+
 def _predict(
-    noisy: Checkpoint,
-    clean: Checkpoint,
-    donor: Checkpoint,
+    walker: _Walker,
     encoded: Encoded,
-    labels: Labels,
     batch_size: int | None,
-    positions: str,
     result: SwapResult,
     parts: Sequence[Sequence[int]],
+    team: Team,
 ) -> Iterator[int]:
     """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done in a pass."""
-    measured, further = [*result.windows, *result.further], list(result.further)
-    walk = window_logits if positions == "all" else partial(patched_logits, pooled=positions == "pooled")
-    batches = list(encoded.batches(np.arange(len(encoded)), batch_size, noisy.runner.device))
+    batches = list(encoded.batches(np.arange(len(encoded)), batch_size, walker.noisy.runner.device))
     left = set(range(len(result.windows)))
-    for chosen, batch in product(parts, batches):
-        if chosen is parts[0]:
-            with torch.inference_mode():
-                result.donor[batch.rows] = clean.runner.forward(batch).argmax(dim=1).cpu().numpy()
-        for place, logits in walk(noisy, donor, batch, [measured[index] for index in chosen]):
-            index = chosen[place]
-            result.label_margin[index, batch.rows] = label_margins(logits.cpu().numpy(), labels, batch.rows)
-            if index >= len(result.windows):
-                window = further[index - len(result.windows)]
-                result.further[window][batch.rows] = logits.argmax(dim=1).cpu().numpy()
-                continue
-            best = logits.topk(min(2, logits.shape[1]), dim=1)
-            result.predicted[index, batch.rows] = best.indices[:, 0].cpu().numpy()
-            result.margin[index, batch.rows] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
-        if batch is batches[-1]:
-            left -= {*chosen}
-            result.n_measured = min(left, default=len(result.windows))
-        yield from (int(row) for row in batch.rows)
+    for chosen in parts:
+        walked = partial(walker.walked, chosen=chosen, with_donor=chosen is parts[0])
+        for batch, found in team.dealt(batches, walked):
+            result.take(chosen, batch.rows, found)
+            if batch is batches[-1]:
+                left -= {*chosen}
+                result.n_measured = min(left, default=len(result.windows))
+            yield from (int(row) for row in batch.rows)
 
 
 def _records(
@@ -414,13 +454,24 @@ def run(run: Run) -> Iterator[WindowRecord]:
     result, applications = SwapResult.empty(), 0
     for number, windows in enumerate(_groups(run, noisy, clean)):
         run.edge()
-        yield from swap(noisy, clean, run.rows, windows, settings, run.track, result, done=run.earlier, run=run.digest)
+        yield from swap(
+            noisy,
+            clean,
+            run.rows,
+            windows,
+            settings,
+            run.track,
+            result,
+            done=run.earlier,
+            run=run.digest,
+            team=run.team,
+        )
         applications += result.applications
         if result.validity is not None and not number:
             run.judged(result.validity, strict=settings.validity.strict)
-    if settings.per_row is not None:
+    if settings.per_row is not None and not run.silent:
         write_per_row(settings.per_row, result, run.measured, run.made_by("per_row"), replace=run.force)
-    if settings.write is not None:
+    if settings.write is not None and not run.silent:
         write_mixed(
             noisy, clean, result.windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force
         )
