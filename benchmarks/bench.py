@@ -48,7 +48,10 @@ from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.work import probe
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain, split_rows
-from mltools.commands.swap.work import SwapResult, swap
+from mltools.commands.swap import Settings as SwapSettings
+from mltools.commands.swap.predictions import SwapResult
+from mltools.commands.swap.work import swap
+from mltools.hashing import draw_clean
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.inputs import Rows
@@ -86,7 +89,9 @@ class Timing:
 class Bench:
     """A model, its rows, and a scratch folder that all timings share."""
 
-    def __init__(self, model: str, data: str, n_rows: int, scratch: Path, epochs: int) -> None:
+    def __init__(
+        self, model: str, data: str, n_rows: int, scratch: Path, epochs: int, pair: Sequence[str] | None = None
+    ) -> None:
         torch.set_num_threads(1)
         console.configure(verbosity=-1)
         self.scratch, self.model, self.epochs = scratch, model, epochs
@@ -99,7 +104,7 @@ class Bench:
         names = sorted({str(label) for label in self.examples.labels})
         self.targets = torch.tensor([names.index(str(label)) for label in self.examples.labels])
         self.originals = torch.tensor([names.index(str(label)) for label in self.examples.original_labels])
-        self.noisy, self.clean = (self._save(seed, names) for seed in (1, 2))
+        self.noisy, self.clean = map(Path, pair) if pair else (self._save(seed, names) for seed in (1, 2))
         self.tokenizer = AutoTokenizer.from_pretrained(self.noisy)
         self.opened = open_checkpoint(str(self.noisy))
         self.layers, self.prefix = self.opened.n_layers, self.opened.stack.path
@@ -240,6 +245,47 @@ def time_swap(bench: Bench, repeats: int) -> Timing:
     timing.applications_per_row = result.applications / result.rows
     share(bench, timing, timing.applications_per_row / bench.layers)
     return timing
+
+
+def time_swap_ways(bench: Bench, repeats: int) -> list[Timing]:
+    """The protocol's loop, swap as it is, and with each of its ways to do less, in turn; the labels are compared.
+
+    Clean rows are as many as noisy ones. Without a warm-up: the first round is counted.
+    """
+    base, donor = open_checkpoint(str(bench.noisy)), open_checkpoint(str(bench.clean))
+    noisy, clean = bench.stock(), bench.stock(bench.clean)
+    n_noisy = sum(bench.examples.noisy)
+    ways: dict[str, dict[str, Any]] = {
+        "swap": {},
+        "swap-bf16": {"precision": "bf16"},
+        "swap-clean": {"clean_rows": n_noisy},
+        "swap-clean-bf16": {"clean_rows": n_noisy, "precision": "bf16"},
+    }
+    pairs: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    results: dict[str, SwapResult] = {}
+    for _ in range(repeats):
+        theirs, wanted = seconds(
+            lambda: plain.swap(noisy, clean, bench.prefix, bench.tokenizer, bench.texts, bench.layers)
+        )
+        for way, options in ways.items():
+            result = results[way] = SwapResult.empty()
+            work = partial(swap, base, donor, bench.examples, (), bare(SwapSettings, **options), None, result)
+            mine, _ = seconds(lambda work=work: list(work()))  # type: ignore[misc]
+            pairs[way].append((mine, theirs))
+            drawn = draw_clean(bench.examples, options.get("clean_rows"))
+            rows = [bench.examples.ids.index(each) for each in drawn.ids]
+            for i, window in enumerate(result.windows):
+                assert (wanted[window.start, window.end].numpy()[rows] == result.predicted[i]).all(), (way, window)
+    timings = []
+    for way, options in ways.items():
+        timing = summarise(way, bench, pairs[way])
+        timing.applications_per_row = results[way].applications / len(bench.examples)
+        timing.notes = "all windows" + "".join(f", {name}={value}" for name, value in options.items())
+        if results[way].precision == "bf16":
+            runs = results[way].rerun.mean() / results[way].rows
+            timing.notes += f"; {100 * runs:.1f} % of the predictions made again"
+        timings.append(timing)
+    return timings
 
 
 def time_finetune(bench: Bench, repeats: int) -> Timing:
@@ -469,12 +515,13 @@ def child_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-TOOLS: dict[str, Callable[[Bench, int], Timing]] = {
+TOOLS: dict[str, Callable[[Bench, int], Timing | list[Timing]]] = {
     "perturb": time_perturb,
     "mcog": time_mcog,
     "correlate": time_correlate,
     "finetune": time_finetune,
     "swap": time_swap,
+    "swap-ways": time_swap_ways,
     "retrain": time_retrain,
     "retrain-released": partial(time_retrain, evaluate=True),
     "grads": time_grads,
@@ -505,9 +552,10 @@ def packaged_model() -> str:
 def run(arguments: argparse.Namespace) -> Iterator[tuple[Timing, Bench]]:
     with tempfile.TemporaryDirectory() as scratch:
         model = arguments.model or packaged_model()
-        bench = Bench(model, arguments.data, arguments.rows, Path(scratch), arguments.epochs)
+        bench = Bench(model, arguments.data, arguments.rows, Path(scratch), arguments.epochs, arguments.pair)
         for tool in arguments.tools.split(","):
-            yield TOOLS[tool](bench, arguments.repeats), bench
+            found = TOOLS[tool](bench, arguments.repeats)
+            yield from ((timing, bench) for timing in (found if isinstance(found, list) else [found]))
 
 
 def main() -> None:
@@ -518,6 +566,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2, help="of each window's retraining (the protocol's are 5)")
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--model", default=None)
+    parser.add_argument("--pair", nargs=2, default=None, help="NOISY and CLEAN, trained on the same rows")
     parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")
     arguments = parser.parse_args()
     model = Path(arguments.model).name if arguments.model else "MiniLM"

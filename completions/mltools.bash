@@ -169,6 +169,7 @@ _mltools()
         --label-type) words="auto str" ;;
         --max-length) kind=none ;;
         --batch-size) kind=none ;;
+        --precision) words="fp32 bf16" ;;
         --device) kind=none ;;
         --threads) kind=none ;;
         --blocks) kind=none ;;
@@ -180,7 +181,7 @@ _mltools()
         --per-row) kind=file ;;
         --provenance) kind=file ;;
         --progress) words="auto json none" ;;
-        *) [[ $cur == -* ]] && words="--positions --clean-rows --write --min-noisy-accuracy --strict --donor-is --layers --part --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --device --threads --blocks --offload --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
+        *) [[ $cur == -* ]] && words="--positions --clean-rows --write --min-noisy-accuracy --strict --donor-is --layers --part --preset --text --label --original-label --noisy --id --classes --separator --label-type --max-length --batch-size --precision --device --threads --blocks --offload --resume --shard --time-left -n --dry-run --tag -o --out --per-row --force --provenance -q --quiet -v --verbose --progress --no-color --debug -h --help"
            ;;
         esac
         ;;

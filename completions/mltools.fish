@@ -198,6 +198,7 @@ complete -c mltools -n '__fish_seen_subcommand_from swap' -l separator -x -d 'Jo
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l label-type -x -a 'auto str' -d 'auto (as they are, never mixed), or str (all as text). [default: auto]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l max-length -x -d 'Longest row in tokens. [default: 512]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l batch-size -x -d 'Rows in a batch; results do not depend on it. [default: auto]'
+complete -c mltools -n '__fish_seen_subcommand_from swap' -l precision -x -a 'fp32 bf16' -d 'fp32; or bf16 where that is faster, rows near a tie again in fp32. [default: fp32]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l device -x -d 'auto, cpu, cuda[:i] or mps (auto never picks mps). [default: auto]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l threads -x -d 'CPU threads. [default: OMP_NUM_THREADS, else by model width]'
 complete -c mltools -n '__fish_seen_subcommand_from swap' -l blocks -x -d 'Module path of the blocks, if the model has several lists.'

@@ -68,7 +68,7 @@ def test_options_mean_the_same_everywhere() -> None:
             if any(option.flags[0] in flags for flags in GROUPS.values()):
                 texts.setdefault(option.flags[0], set()).add((option.metavar, option.help))
     assert {flag for flag, found in texts.items() if len(found) > 1} <= {
-        *("-o", "--batch-size", "--by", "--classes", "--layers", "--per-row", "--resume")
+        *("-o", "--batch-size", "--by", "--classes", "--layers", "--per-row", "--precision", "--resume")
     }
 
 

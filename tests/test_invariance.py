@@ -28,7 +28,8 @@ from mltools.commands.grads.work import grads
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain
 from mltools.commands.swap import Settings as SwapSettings
-from mltools.commands.swap.work import SwapResult, swap
+from mltools.commands.swap.predictions import SwapResult
+from mltools.commands.swap.work import swap
 from mltools.io.examples import read_examples
 from mltools.io.inputs import Rows
 from mltools.layers import Window

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from conftest import CONFORMANCE, Cli, marked, toy_rows, write_jsonl
-from mltools.commands.swap.work import SwapResult, swap
+from mltools.commands.swap.predictions import SwapResult
+from mltools.commands.swap.work import swap
 from mltools.errors import CheckpointError
 from mltools.io.examples import NO_NOISY, read_examples
 from mltools.layers import Window, all_windows

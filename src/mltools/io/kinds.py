@@ -186,6 +186,16 @@ class WindowRecord(OfLayers):
     )
     clean_accuracy_ci_high: float | None = fraction("upper end of it", None)
     threads: int | None = amount(THREADS, None)
+    precision: str | None = column(
+        "number type of the weights that rows were run with: fp32, or bf16, in which case those near a tie were run "
+        "again in fp32; null for retrain",
+        None,
+    )
+    n_rerun: int | None = amount(
+        "rows that were run again in fp32 under this window, since their two best logits lay nearer than twice the "
+        "largest error seen on a sample; null in fp32, and for retrain",
+        None,
+    )
 
 
 @dataclass(frozen=True)

@@ -108,10 +108,10 @@ def shape_of_states(n_layers: int, width: int) -> Shape:
     return Shape(n_layers, width, 0.0, 0.0, 0, np.empty(0, np.int64))
 
 
-def measure_rate(width: int, device: torch.device) -> float:
+def measure_rate(width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> float:
     """Measure the rate of matrix products of this width: floating-point operations a second, the best of 0.2 s."""
-    left = torch.randn(MEASURE_TOKENS, width, device=device)
-    right = torch.randn(width, 4 * width, device=device)
+    left = torch.randn(MEASURE_TOKENS, width, device=device, dtype=dtype)
+    right = torch.randn(width, 4 * width, device=device, dtype=dtype)
     operations = 2 * left.numel() * right.shape[1]
     best, end = 0.0, time.perf_counter() + MEASURE_SECONDS
     while not best or time.perf_counter() < end:

@@ -100,6 +100,14 @@ class Settings:
     classes: Classes = ()
     max_length: MaxLength = 512
     batch_size: BatchSize = None
+    precision: Annotated[
+        Literal["fp32", "bf16"],
+        Flag(
+            "--precision",
+            metavar="TYPE",
+            help="fp32; or bf16 where that is faster, rows near a tie again in fp32.",
+        ),
+    ] = "fp32"
     device: DeviceOptions = DeviceOptions()
     offload: Offload = False
     resume: Resume = None
@@ -118,8 +126,8 @@ def _check(settings: Settings, given: Collection[str]) -> None:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")
     if settings.positions != "all" and (settings.write is not None or settings.resume is not None):
         raise UsageError("--positions exchanges states, not blocks: leave out --write and --resume")
-    if settings.offload and (settings.write is not None or settings.part != "all"):
-        raise UsageError("--offload leaves the blocks on disk; --write and --part need them in memory")
+    if settings.offload and (settings.write is not None or settings.part != "all" or settings.precision != "fp32"):
+        raise UsageError("--offload leaves the blocks on disk; --write, --part and --precision need them in memory")
 
 
 SPEC = CommandSpec(

@@ -5,11 +5,9 @@ to it, so every window of L layers costs L(L+1)(L+2)/6 + L layer applications a 
 window is always measured (L more where it is not asked for), and CLEAN whole (L): see `model.validity`.
 """
 
-import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mltools import console
 from mltools.analysis.statistics import wilson_of_drawn
 from mltools.commands.swap import Settings
+from mltools.commands.swap.predictions import UNCHANGED, Sides, SwapResult, sweep_of
 from mltools.errors import CheckpointError, UsageError
 from mltools.hashing import draw_clean
 from mltools.io.columns import table_ids
@@ -31,7 +29,7 @@ from mltools.io.provenance import Provenance, threads
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.anatomy import BlockStack, select_part
-from mltools.model.batches import Batch, Encoded
+from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checkpoint_saving import save_checkpoint
@@ -43,13 +41,12 @@ from mltools.model.validity import (
     Labels,
     PairValidity,
     judge_pair,
-    label_margins,
     margin_columns,
     read_labels,
     reverted,
     with_twins,
 )
-from mltools.model.window_tree import patched_logits, window_logits
+from mltools.model.window_tree import window_logits
 from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.shards import item_digest
@@ -59,61 +56,8 @@ from mltools.sweep import PIPED, by_start, finished_errors, piped_windows, scale
 DEFAULTS = bare(Settings)
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
-UNCHANGED = Window(())
 BREAKS = 0.2
 """By how much the full window may lower the accuracy on clean rows before the mixture is said to break the model."""
-
-
-@dataclass
-class SwapResult:
-    """Predictions of every row under every window, and what they cost.
-
-    `predicted` is (windows, rows), class indices; `margin` the gap between the two best logits. `further` and `donor`
-    are the predictions (rows,) of windows measured besides (NOISY unchanged, the full window), and of CLEAN whole.
-    `label_margin` are the rows' `label_margins` by windows, these and those besides.
-    The first `n_measured` windows are measured by now.
-    """
-
-    windows: list[Window]
-    predicted: NDArray[np.int16]
-    margin: NDArray[np.float32]
-    applications: int = 0
-    layers: int = 0
-    rows: int = 0
-    labels: list[str] = field(default_factory=list)
-    further: dict[Window, NDArray[np.int16]] = field(default_factory=dict)
-    donor: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
-    label_margin: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
-    validity: PairValidity | None = None
-    n_measured: int = 0
-
-    def start(self, noisy: Checkpoint, windows: Sequence[Window], further: Sequence[Window], rows: int) -> None:
-        """Make room for the predictions of `rows` rows under each window, and count from 0."""
-        self.further = {window: np.zeros(rows, np.int16) for window in further}
-        self.donor = np.zeros(rows, np.int16)
-        self.windows, self.labels, self.layers, self.rows = list(windows), noisy.labels, noisy.n_layers, rows
-        self.predicted = np.zeros((len(windows), rows), np.int16)
-        self.margin = np.zeros((len(windows), rows), np.float32)
-        self.label_margin = np.zeros((len(windows) + len(further), rows), np.float32)
-        self.n_measured, self.validity = 0, None
-        noisy.runner.applications = 0
-
-    def take(self, chosen: Sequence[int], rows: NDArray[np.int64], found: "_Walked") -> None:
-        """Put in what was found for some rows under the windows at these places, those besides after the others."""
-        besides = list(self.further)
-        for place, index in enumerate(chosen):
-            self.label_margin[index, rows] = found.label_margin[place]
-            if index >= len(self.windows):
-                self.further[besides[index - len(self.windows)]][rows] = found.predicted[place]
-            else:
-                self.predicted[index, rows], self.margin[index, rows] = found.predicted[place], found.margin[place]
-        if found.donor is not None:
-            self.donor[rows] = found.donor
-
-    @classmethod
-    def empty(cls) -> "SwapResult":
-        """Give a result for `swap` to fill."""
-        return cls([], np.empty((0, 0), np.int16), np.empty((0, 0), np.float32))
 
 
 def swap(
@@ -136,7 +80,7 @@ def swap(
         clean: θ_O, of the same shape, classes and tokenizer.
         examples: the training rows, with noisy ones among them.
         windows: which windows; none means all.
-        settings: batch size, longest row, which part of the blocks, how many of the clean rows.
+        settings: batch size, longest row, which part of the blocks, how many of the clean rows, in which precision.
         progress: wraps the rows as they are done, to show progress.
         result: filled with per-row predictions and the cost.
         done: records of this sweep made earlier (`sweep.finished`), whose windows are left out.
@@ -167,20 +111,18 @@ def swap(
     result = result if result is not None else SwapResult.empty()
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
-    clean.runner.applications = 0
+    noisy.runner.applications = clean.runner.applications = 0
+    sweep = sweep_of(Sides(noisy, clean, donor), encoded, examples.ids, labels, settings, team)
+    result.precision = sweep.precision
     keeps = all(team.gather(can_keep(noisy, encoded)))
-    parts = passes([*windows, *further], noisy.n_layers, keeps=keeps)
-    walk = (
-        window_logits if settings.positions == "all" else partial(patched_logits, pooled=settings.positions == "pooled")
-    )
-    walker = _Walker(noisy, clean, partial(walk, noisy, donor), labels, [*result.windows, *further])
-    rows = _predict(walker, encoded, settings.batch_size, result, parts, team)
+    parts = passes(result.measured, noisy.n_layers, keeps=keeps)
+    rows = sweep.predict(result, parts, keeps=keeps)
 
     def judge() -> PairValidity:
         noisy.check_files()
         clean.check_files()
         found = judge_pair(
-            result.further[UNCHANGED],
+            result.of(UNCHANGED),
             result.donor,
             labels,
             settings.validity.min_noisy_accuracy,
@@ -193,11 +135,11 @@ def swap(
 
     total = counts["n_clean"] + examples.n_left_out
     records, n_given = _records(judge, labels, total, full, result, settings, errors, run), 0
-    with noisy.unchanged(), clean.unchanged(), noisy.runner.keeping() if keeps else contextlib.nullcontext():
+    with noisy.unchanged(), clean.unchanged():
         for _ in progress(rows, len(encoded) * len(parts)) if progress else rows:
             yield from islice(records, result.n_measured - n_given)
             n_given = result.n_measured
-    result.applications = sum(team.gather(sum(runner.applications for runner in {noisy.runner, clean.runner})))
+    result.applications = sweep.applications
     yield from records
 
 
@@ -261,62 +203,6 @@ def plan(shape: Shape, windows: Sequence[Window], *, whole: bool) -> Iterator[Wo
         yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
 
 
-@dataclass(frozen=True)
-class _Walked:
-    """What a batch's rows give under each window of a pass (windows, rows), and by CLEAN (rows,) in the first pass."""
-
-    predicted: NDArray[np.int16]
-    margin: NDArray[np.float32]
-    label_margin: NDArray[np.float32]
-    donor: NDArray[np.int16] | None
-
-
-@dataclass(frozen=True)
-class _Walker:
-    """Walks the windows over one batch after the other; `walk` gives (place, logits) of a batch and some windows."""
-
-    noisy: Checkpoint
-    clean: Checkpoint
-    walk: Callable[[Batch, Sequence[Window]], Iterator[tuple[int, Tensor]]]
-    labels: Labels
-    windows: Sequence[Window]
-
-    def walked(self, batch: Batch, chosen: Sequence[int], *, with_donor: bool) -> _Walked:
-        """Run a batch under the windows at these places."""
-        shape = len(chosen), len(batch)
-        predicted = np.zeros(shape, np.int16)
-        margin, label_margin = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        with torch.inference_mode():
-            donor = self.clean.runner.forward(batch).argmax(dim=1).cpu().numpy() if with_donor else None
-        for place, logits in self.walk(batch, [self.windows[index] for index in chosen]):
-            best = logits.topk(min(2, logits.shape[1]), dim=1)
-            predicted[place] = best.indices[:, 0].cpu().numpy()
-            margin[place] = (best.values[:, 0] - best.values[:, -1]).cpu().numpy()
-            label_margin[place] = label_margins(logits.cpu().numpy(), self.labels, batch.rows)
-        return _Walked(predicted, margin, label_margin, donor)
-
-
-def _predict(
-    walker: _Walker,
-    encoded: Encoded,
-    batch_size: int | None,
-    result: SwapResult,
-    parts: Sequence[Sequence[int]],
-    team: Team,
-) -> Iterator[int]:
-    """Fill in every row's prediction under every window, and by CLEAN; yields each row once it is done in a pass."""
-    batches = list(encoded.batches(np.arange(len(encoded)), batch_size, walker.noisy.runner.device))
-    left = set(range(len(result.windows)))
-    for chosen in parts:
-        walked = partial(walker.walked, chosen=chosen, with_donor=chosen is parts[0])
-        for batch, found in team.dealt(batches, walked):
-            result.take(chosen, batch.rows, found)
-            if batch is batches[-1]:
-                left -= {*chosen}
-                result.n_measured = min(left, default=len(result.windows))
-            yield from (int(row) for row in batch.rows)
-
-
 def _records(
     judge: Callable[[], PairValidity],
     labels: Labels,
@@ -333,10 +219,10 @@ def _records(
     """
     result.validity = judge()
     columns, is_noisy = result.validity.columns(), labels.noisy
-    predicted = {**dict(zip(result.windows, result.predicted, strict=True)), **result.further}
+    predicted = dict(zip(result.measured, result.predicted, strict=True))
     hits = {window: predicted[window] == labels.label for window in (full, UNCHANGED) if window in predicted}
     full_error = 1 - _share(hits[full][is_noisy]) if full in hits else earlier[full]
-    margins = dict(zip([*result.windows, *result.further], result.label_margin, strict=True))
+    margins = dict(zip(result.measured, result.label_margin, strict=True))
     if full in hits and _share(hits[full][~is_noisy]) < _share(hits[UNCHANGED][~is_noisy]) - BREAKS:
         console.warn(
             f"the full window has accuracy {_share(hits[full][~is_noisy]):.3g} on clean rows, NOISY "
@@ -366,6 +252,8 @@ def _records(
             item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
             threads=threads(),
+            precision=result.precision,
+            n_rerun=int(result.rerun[i]) if result.precision != "fp32" else None,
             **margin_columns(margins[window][is_noisy], margins[UNCHANGED][is_noisy]),
             **columns,
         )
@@ -422,8 +310,8 @@ def write_per_row(
             "label": np.repeat(np.array(label, dtype=object), n).tolist(),
             "original_label": np.repeat(np.array(original, dtype=object), n).tolist(),
             "noisy": np.repeat(np.array(examples.noisy), n),
-            "predicted": names[result.predicted.T.reshape(-1)].tolist(),
-            "margin": result.margin.T.reshape(-1),
+            "predicted": names[result.predicted[:n].T.reshape(-1)].tolist(),
+            "margin": result.margin[:n].T.reshape(-1),
         }
     )
     with atomic_file(path, replace=replace) as temporary:
@@ -438,7 +326,7 @@ def items(run: Run) -> Iterator[WorkItem]:
 
 def _items(run: Run, noisy: Checkpoint, clean: Checkpoint) -> Iterator[WorkItem]:
     check_same(noisy, clean)
-    prepare(noisy, clean, run.rows, run.settings)
+    prepare(noisy, clean, run.measured, run.settings)
     return plan(run.shape, _asked(run.settings, noisy.n_layers), whole=not noisy.runner.walks)
 
 
