@@ -11,8 +11,8 @@
 # In the environment: SEED, OUT (where every file stays, default: bench/), TASK (its name in the records), TEXT and
 # MAX_LENGTH as the options, BATCH, EPOCHS and LR of the clean model, PLANT_EPOCHS and PLANT_LR of the plants, LAYERS
 # (the single layers planted, default: all), PAIRS (default: the outermost layers; empty: none), DECOYS (default:
-# "none random drift head"), SLOW (further techniques: "retrain probe", with RETRAIN_LR and RETRAIN_EPOCHS; probe needs
-# noisy rows among each tenth of all rows).
+# "none random drift head"), TECHNIQUES (default: "swap attribute shapley inspect grads centroid"; "retrain", with
+# RETRAIN_LR and RETRAIN_EPOCHS, takes long, "probe" needs noisy rows among each tenth of all rows).
 # What is there already is left alone, so that the script can be stopped and started again.
 set -euo pipefail
 
@@ -56,40 +56,26 @@ for planted in ${LAYERS-$(seq "$layers")} ${PAIRS-1,$layers}; do
     esac
     tags=(--tag dataset="$task" --tag seed="$seed" --tag planted="\"$planted\"" --tag decoy="$decoy")
     of=("$plant" "$donor" "$noisy" "${reading[@]}" "${tags[@]}")
-    once "$name-truth.jsonl" mltools swap "${of[@]}" --layers "$planted" --layers "$(others "$planted")"
-    once "$name-swap.jsonl" mltools swap "${of[@]}"
-    once "$name-attribute.jsonl" mltools attribute "${of[@]}"
-    once "$name-shapley.jsonl" mltools shapley "${of[@]}"
-    once "$name-inspect.jsonl" mltools inspect "$plant" "$donor" --json "${tags[@]}"
-    [ "$decoy" = none ] || continue  # what follows looks at no CLEAN
-    once "$name-grads.jsonl" mltools grads "$plant" "$noisy" "${reading[@]}" "${tags[@]}"
-    for technique in ${SLOW:-}; do
-      case $technique in
-        retrain)
+    for technique in ${TECHNIQUES:-swap attribute shapley inspect grads centroid}; do
+      case $technique-$decoy in
+        swap-*)
+          once "$name-truth.jsonl" mltools swap "${of[@]}" --tag sweep=truth --layers "$planted" \
+            --layers "$(others "$planted")"
+          once "$name-swap.jsonl" mltools swap "${of[@]}" ;;
+        attribute-* | shapley-*) once "$name-$technique.jsonl" mltools "$technique" "${of[@]}" ;;
+        inspect-*) once "$name-inspect.jsonl" mltools inspect "$plant" "$donor" --json "${tags[@]}" ;;
+        # What follows looks at no CLEAN, so decoys make no difference.
+        grads-none) once "$name-grads.jsonl" mltools grads "$plant" "$noisy" "${reading[@]}" "${tags[@]}" ;;
+        centroid-none)
+          once "$name-centroid.jsonl" mltools centroid "$plant" "$noisy" --events "${reading[@]}" "${tags[@]}" ;;
+        retrain-none)
           once "$name-retrain.jsonl" mltools retrain "$plant" "$pretrained" "$noisy" "${reading[@]}" "${tags[@]}" \
             --seed "$seed" --lr "${RETRAIN_LR:-3e-5}" --epochs "${RETRAIN_EPOCHS:-5}" --batch-size "${BATCH:-16}" ;;
-        probe) once "$name-probe.jsonl" mltools probe "$plant" "$noisy" "${reading[@]}" "${tags[@]}" --allow-absent ;;
+        probe-none)
+          once "$name-probe.jsonl" mltools probe "$plant" "$noisy" "${reading[@]}" "${tags[@]}" --allow-absent ;;
       esac
     done
   done
 done
 
-# Judges some records: judge NAME TOOL [OPTIONS]...
-judge() {
-  local files=("$out"/*-"$2".jsonl)
-  [ -e "${files[0]}" ] || return 0
-  cat "${files[@]}" | { if [ "$1" = "single swaps" ]; then grep '"width":1,'; else grep -v '"layer":\(0\|null\),'; fi; } |
-    mltools score --truth planted --per decoy -k 1 --tag technique="$1" "${@:3}" -q
-}
-{
-  judge "swap, window mean" swap
-  judge "swap, solved" swap --solved
-  judge "single swaps" swap --value label_margin_drop
-  judge "shapley" shapley
-  judge "attribute" attribute
-  judge "weight change" inspect
-  judge "grads" grads
-  judge "retrain, window mean" retrain
-  judge "probe" probe
-} > "$out/score.jsonl"
 python "$here/bench_table.py" "$out"

@@ -124,6 +124,22 @@ def test_sums_are_complete(cli: Cli, pair: list[Path], few_rows: Path, tmp_path:
     assert result.records[0]["label_margin_drop"] == pytest.approx(swapped["label_margin_drop"], abs=2e-4)
 
 
+def test_rows_whose_parts_miss_their_drop_get_more_nodes_until_they_do_not(
+    cli: Cli, pair: list[Path], few_rows: Path, tmp_path: Path
+) -> None:
+    found = []
+    for gap in (9, 0.05):
+        file = tmp_path / f"{gap}.parquet"
+        (record, *_) = cli("attribute", *pair, few_rows, "--nodes", 1, "--gap", gap, "--per-row", file).records
+        rows = pl.read_parquet(file).unique("id", maintain_order=True)
+        gaps, nodes = rows["gap"].to_numpy(), rows["nodes"].to_numpy()
+        assert (record["gap_max"], record["nodes"], record["n_refined"]) == (gaps.max(), 1, (nodes > 1).sum())
+        found.append((gaps, nodes))
+    (once, single), (left, nodes) = found
+    assert set(single) == {1} and once.max() > 0.05 >= left.max()
+    assert ((nodes > 1) == (once > 0.05)).all()
+
+
 def test_batch_size_does_not_matter_and_tensors_sum_to_layers(cli: Cli, pair: list[Path], few_rows: Path) -> None:
     runs = [
         cli("attribute", *pair, few_rows, "--nodes", 3, "--gap", 9, *more).records

@@ -99,15 +99,20 @@ def test_bench(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
         "EPOCHS": "2",
         "PLANT_EPOCHS": "2",
         "BATCH": "8",
-        "SLOW": "retrain",
+        "TECHNIQUES": "swap attribute shapley inspect grads centroid retrain",
     }
     first = shell(words, tmp_path, timeout=600, **settings)
     assert first.code == 0, first.err
     table = first.out.splitlines()
-    assert table[0] == "| technique | decoy: none | decoy: random | decoy: drift | decoy: head |"
-    techniques = [line.split("|")[1].strip() for line in table[2:] if line.startswith("|")]
+    headings = [line for line in table if line.startswith("4 layers, ")]
+    assert headings == ["4 layers, single: rows (seed 1).", "4 layers, pairs: rows (seed 1)."]
+    assert table[2] == "| technique | cost | decoy: none | decoy: random | decoy: drift | decoy: head |"
+    techniques = [line.split("|")[1].strip() for line in table[4:] if line.startswith("|")]
     swaps = ("swap, window mean", "swap, solved", "single swaps")
-    assert techniques == [*swaps, "shapley", "attribute", "weight change", "grads", "retrain, window mean"]
-    assert sum(line.startswith("Decoy ") for line in table) == 4
+    states = ("grads", "centroid, crossing", "centroid, initiation")
+    retrained = ("retrain, window mean", "retrain, solved")
+    one = [*swaps, "shapley", "attribute", "weight change", *states, *retrained]
+    assert techniques == [*one, "technique", "---", *one]
+    assert sum(line.startswith("- Decoy ") for line in table) == 8
     again = shell(words, tmp_path, **settings)
     assert again.out == first.out and "$ mltools" not in again.err

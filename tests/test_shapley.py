@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from conftest import Cli, toy_rows, write_jsonl
+from mltools.analysis.additive import solve_additive
 from mltools.commands.shapley import Settings
 from mltools.commands.shapley.work import Estimate, SetValues, exact_values, sample_values
-from mltools.layers import format_layers
+from mltools.layers import all_windows, format_layers
 from mltools.spec import bare
 
 Tiny = Callable[..., Path]
@@ -50,6 +51,27 @@ def test_exact_values_of_a_known_game() -> None:
             brute[layer - 1] += (synergy(before) - synergy(after)) / len(orders)
     np.testing.assert_allclose(found, brute, atol=1e-12)
     assert found[3] == pytest.approx(found[4])
+
+
+def test_where_layers_add_up_values_are_their_weights_and_those_of_the_additive_solution() -> None:
+    """Layers 2 and 4 do nothing, and so have none."""
+    weights = (0.5, 0.0, 2.0, 0.0, 1.0)
+    found = exact_values(Known(lambda layers: 10 - sum(weights[layer - 1] for layer in layers)), 5)
+    windows = {(w.start, w.end): sum(weights[w.start - 1 : w.end]) for w in all_windows(5)}
+    assert list(found) == pytest.approx(list(weights), abs=1e-12)
+    assert list(found) == pytest.approx(solve_additive(windows, 5).weights, abs=1e-9)
+
+
+def test_an_order_and_its_reverse_are_exact_where_layers_act_in_pairs() -> None:
+    """Of the two orders, in one each layer of a pair comes last; so there is nothing left to vary."""
+    found = sample_values(
+        Known(lambda layers: 10 - 2 * (3 in layers and 7 in layers) - (1 in layers)),
+        12,
+        bare(Settings, samples=2, until=0),
+        Estimate(np.zeros(12), np.zeros(12)),
+    )
+    assert list(found.mean) == pytest.approx([1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0], abs=1e-12)
+    assert float(found.half_interval.max()) == pytest.approx(0, abs=1e-12)
 
 
 def test_sampled_values_agree_within_their_interval_and_go_on() -> None:
