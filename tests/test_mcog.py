@@ -693,3 +693,22 @@ def test_k10_30_000_layer_records_within_a_second(cli: Cli, tmp_path: Path, grou
     result = cli("mcog", path)
     assert time.process_time() - start < 1 and len(result.records) == groups
     assert result.records[0]["m_cog"] == pytest.approx((layers + 1) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layers": 10**18}, "1000000000000000000 layers are more than 1000000"),
+        ({"memorisation_error": 1e308}, '"memorisation_error" is 1e+308, not a number of at most 1e+100'),
+    ],
+)
+def test_numbers_that_no_run_gives(changes: dict[str, object], said: str, cli: Cli, tmp_path: Path) -> None:
+    """They would keep what lists layers busy for ever, and break what sums squares (correlate, pictures)."""
+    record = {"tool": "swap", "start": 1, "end": 1, "layers": 1, "memorisation_error": 0.5, **changes}
+    path = write_jsonl(tmp_path / "r.jsonl", [record])
+    for words in ("mcog", "score --truth 1", "plot layers"):
+        result = cli(*words.split(), path)
+        assert result.code == 3 and said in result.err
+    if "layers" not in changes:  # which correlate does not read
+        result = cli("correlate", "--value", "memorisation_error", "--on", "start", path)
+        assert result.code == 3 and said in result.err

@@ -616,3 +616,15 @@ def test_a_million_rows_in_less_than_a_gibibyte(tmp_path: Path) -> None:
     count = Count()
     assert sum(1 for _ in perturb(Rows(tmp_path / "rows.jsonl"), bare(PerturbSettings), count)) == 1_000_000
     assert count.noisy == 150_000
+
+
+def test_an_integer_and_its_text_draw_apart(tmp_path: Path, cli: Cli) -> None:
+    """Else the order of the rows would decide which of the two is noisy."""
+    ids = [each for number in range(10) for each in (number, str(number))]
+    rows = [{"id": row_id, "text": "a", "label": "ab"[i // 2 % 2]} for i, row_id in enumerate(ids)]
+    found = []
+    for ordered in (rows, rows[::-1]):
+        done = cli("perturb", write_jsonl(tmp_path / "rows.jsonl", ordered), "--rate", ".3")
+        found.append({json.dumps(row["id"]): row["noisy"] for row in done.records})
+    assert found[0] == found[1] and sum(found[0].values()) == 6
+    assert any(found[0][str(number)] != found[0][json.dumps(str(number))] for number in range(10))

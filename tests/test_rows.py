@@ -584,3 +584,14 @@ def test_states_of_rows_whose_original_label_is_unknown(tmp_path: Path, cli: Cli
     save_file({**tensors, "noisy": np.arange(n) != 7}, out)
     result = cli("probe", out)
     assert result.code == 3 and "row id 7 is not noisy, though its label differs" in result.err
+
+
+@pytest.mark.parametrize(
+    "label", ["e\u0301t\u00e9", "\u00e9t\u00e9\u200b", "\ufeff\u00e9t\u00e9", "\u00e9t\u00e9\u0007"]
+)
+def test_labels_that_look_alike(label: str, tmp_path: Path, cli: Cli) -> None:
+    """An accent of its own, a space without width, a byte-order mark, a bell: two classes that look like one."""
+    result = cli("perturb", labels_of(tmp_path / "r.jsonl", "\u00e9t\u00e9", "b", label))
+    assert (
+        result.code == 3 and 'is line 1\'s "\u00e9t\u00e9" but for blanks, characters that do not show or' in result.err
+    )

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -56,12 +56,16 @@ def _words(ids: Sequence[RowId]) -> NDArray[np.uint64]:
     if set(map(type, ids)) == {int}:
         with contextlib.suppress(OverflowError):  # wider than 64 bits
             return np.fromiter(cast(Sequence[int], ids), np.int64, len(ids)).astype(np.uint64)
-    return np.fromiter(map(_word, ids), np.uint64, len(ids))
+    integers = {row_id for row_id in ids if type(row_id) is int}
+    return np.fromiter((_word(row_id, integers) for row_id in ids), np.uint64, len(ids))
 
 
-def _word(row_id: RowId) -> int:
-    """Give an integer as it is, be it written as text, as a table may do; and other text by its digest."""
-    if isinstance(row_id, str) and INTEGER.fullmatch(row_id):
+def _word(row_id: RowId, others: Collection[RowId] = ()) -> int:
+    """Give an integer as it is, be it written as text, as a table may do; and other text by its digest.
+
+    So text whose integer is another row's id: the two would draw alike, and the order of the rows decide between them.
+    """
+    if isinstance(row_id, str) and INTEGER.fullmatch(row_id) and int(row_id) not in others:
         row_id = int(row_id)
     return row_id & WORD if isinstance(row_id, int) else _digest(json.dumps(row_id))
 

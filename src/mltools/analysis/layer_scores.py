@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, groupby
-from math import fsum, isfinite
+from math import fsum
 from operator import itemgetter
 from typing import Any
 
 from mltools.analysis.carried import Carried
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import Cells, Group, Groups
-from mltools.io.records import Record, Records
+from mltools.io.records import Record, Records, are_numbers
 from mltools.layers import Span, check_whole, format_layers, layer_scores
 from mltools.sweep import scaled
 
@@ -26,6 +26,8 @@ Head = tuple[str, int]  # what records are of: "window" or "layer", and L
 
 ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
 CLEAN = "clean_accuracy"
+MOST_LAYERS = 1_000_000
+"""No model has more; a record that says so would keep whoever lists its layers busy for ever."""
 
 
 @dataclass(slots=True, eq=False)
@@ -329,7 +331,7 @@ def _read(records: Records, value: str | None) -> tuple[list[Span], list[float],
         places = list(map(itemgetter(*names), records.values))
         numbers = list(map(itemgetter(column), records.values))
         whole = set(map(type, chain.from_iterable(places))) == {int}  # true and 1.0 are equal to 1, and no layers
-        if whole and set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers)):
+        if whole and are_numbers(numbers):
             cells = list(map(_cells(kind).__getitem__, places))
             return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -366,6 +368,8 @@ def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = No
     Raises:
         ValueError: it is none; says why.
     """
+    if n_layers > MOST_LAYERS:
+        raise ValueError(f"{n_layers} layers are more than {MOST_LAYERS}")
     if not 1 <= start <= end <= n_layers:
         raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
     if width is not None and width != end - start + 1:

@@ -1,6 +1,7 @@
 """The columns of a row that mean something: which they are, and how labels and ids are read."""
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, cast
@@ -55,8 +56,9 @@ class LabelReader:
     """Turns label values into integers or text, and sees that they are all of one type.
 
     Integers stay integers, text stays text, whole floats and an all-true/false column become integers.
-    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed. So are texts that
-    differ by blanks around them only, and numbers that may have been rounded, such as integers beyond 64 bits.
+    `null` and -1 mean unlabelled (None). A mixed column is an error: labels are never guessed. So are texts that look
+    alike (blanks around them, letters put together otherwise), and numbers that may have been rounded, such as
+    integers beyond 64 bits.
     """
 
     def __init__(self, source: Places, label_type: LabelType = "auto") -> None:
@@ -67,7 +69,7 @@ class LabelReader:
         self._first: tuple[int, type, object] | None = None
         self._other: list[tuple[int, object]] = []
         self._texts: set[str] = set()
-        self._stripped: dict[str, tuple[int, str]] = {}
+        self._shown: dict[str, tuple[int, str]] = {}
 
     def read(self, number: int, value: object) -> Label | None:
         """Read the label of line `number`; None where the row is unlabelled."""
@@ -75,7 +77,7 @@ class LabelReader:
         if value is None or (kind in (int, float) and value == -1):
             return None
         if kind not in (int, str, bool, float):
-            raise RowsError(f"{self._source.place(number)}: label is a {kind_name(value)}, not text or an integer")
+            raise RowsError(f"{self._source.place(number)}: label is {kind_name(value)}, not text or an integer")
         if kind is float and not abs(cast(float, value)) < EXACT:
             place = self._source.place(number)
             raise RowsError(f"{place}: label {value} may be rounded (integers have at most 64 bits); write it as text")
@@ -96,13 +98,16 @@ class LabelReader:
         return int(cast(bool, value)) if kind is bool else cast(Label, value)
 
     def _meet(self, number: int, text: str) -> None:
-        """Note a new label; raise if another one is the same but for blanks around it."""
-        first, known = self._stripped.setdefault(text.strip(), (number, text))
+        """Note a new label; raise if another one looks the same."""
+        first, known = self._shown.setdefault(_shown(text), (number, text))
         if known != text:
             other = f"{self._source.line(first)}'s {json_preview(known)}"
+            only_blanks = known.strip() == text.strip()
+            why = (
+                "blanks around it" if only_blanks else "characters that do not show, or letters put together otherwise"
+            )
             raise RowsError(
-                f"{self._source.place(number)}: label {json_preview(text)} is {other} but for blanks around it; write "
-                "both alike"
+                f"{self._source.place(number)}: label {json_preview(text)} is {other} but for {why}; write both alike"
             )
         self._texts.add(text)
 
@@ -138,6 +143,12 @@ class LabelReader:
         )
 
 
+def _shown(text: str) -> str:
+    """Give what is seen of a label: no blanks around it, one blank for several, no characters without width."""
+    composed = unicodedata.normalize("NFC", text)
+    return " ".join("".join(c for c in composed if unicodedata.category(c) not in ("Cf", "Cc") or c.isspace()).split())
+
+
 class IdReader:
     """Reads row ids: the id column, else the 0-based row number; each id may occur once."""
 
@@ -162,7 +173,7 @@ class IdReader:
         row_id = values.get(self._column, index)
         if type(row_id) is not int and type(row_id) is not str:
             hint = " (integers have at most 64 bits; write it as text)" if type(row_id) is float else ""
-            raise RowsError(f"{self._source.place(number)}: id is a {kind_name(row_id)}, not an integer or text{hint}")
+            raise RowsError(f"{self._source.place(number)}: id is {kind_name(row_id)}, not an integer or text{hint}")
         if not self._unique:
             return row_id
         if type(row_id) is int and 0 <= row_id < self._unnamed:

@@ -161,7 +161,7 @@ class _ExampleReader:
             raise missing_column(self.source.place(number), column, values, "text")
         text = values[column]
         if not isinstance(text, str):
-            raise RowsError(f'{self.source.place(number)}: "{column}" is a {kind_name(text)}, not text')
+            raise RowsError(f'{self.source.place(number)}: "{column}" is {kind_name(text)}, not text')
         return text
 
     def check(self) -> None:

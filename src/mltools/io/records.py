@@ -8,10 +8,10 @@ from functools import partial
 from itertools import compress, groupby, repeat
 from operator import is_, is_not, itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mltools.errors import RowsError
-from mltools.io.rows import iter_blocks
+from mltools.io.rows import iter_blocks, json_preview
 from mltools.io.source import Source
 from mltools.io.tables import record_cells
 
@@ -25,6 +25,18 @@ KINDS: Mapping[object, str] = {
     (int, str): "a whole number or text",
 }
 """How errors call what a column has to be."""
+
+
+LARGEST = 1e100
+"""Numbers of records may have this size: sums of their squares are finite."""
+
+
+def are_numbers(values: Sequence[object]) -> bool:
+    """Whether all are numbers that `Record.number` gives; for many at once."""
+    if not set(map(type, values)) <= {int, float}:
+        return False
+    numbers = cast(Sequence[float], values)
+    return not numbers or (-LARGEST <= min(numbers) <= max(numbers) <= LARGEST and not math.isnan(math.fsum(numbers)))
 
 
 @dataclass(slots=True)
@@ -60,11 +72,11 @@ class Record:
         """Give a finite number.
 
         Raises:
-            RowsError: the column is missing, null, not a number, or not finite.
+            RowsError: the column is missing, null, not a number, or larger than what squares and sums can bear.
         """
         value = self.get(key, (int, float))
-        if not math.isfinite(value):
-            raise RowsError(f'{self.place}: "{key}" is not finite')
+        if not abs(value) <= LARGEST:
+            raise RowsError(f'{self.place}: "{key}" is {json_preview(value)}, not a number of at most {LARGEST:g}')
         return float(value)
 
 

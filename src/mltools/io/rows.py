@@ -143,7 +143,7 @@ def _refuse_others(source: Source, block: Block) -> None:
         number, value = next(
             pair for pair in zip(block.numbers, block.values, strict=True) if type(pair[1]) is not dict
         )
-        raise RowsError(f"{source.place(number)}: a {kind_name(value)}, not an object {{...}} with columns")
+        raise RowsError(f"{source.place(number)}: {kind_name(value)}, not an object {{...}} with columns")
 
 
 def iter_rows(source: Source, cells: Cells = lambda column: None) -> Iterator[tuple[int, bytes | None, Values]]:
@@ -220,8 +220,9 @@ def _parse_again(place: str, line: bytes) -> None:
 
 def kind_name(value: object) -> str:
     """Name what kind of JSON value it is, for a message."""
-    names = {str: "text", bool: "true/false value", int: "number", float: "number", list: "list", dict: "object"}
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+    number = "a number"
+    names = {str: "a text", bool: "a true/false value", int: number, float: number, list: "a list", dict: "an object"}
+    return "a null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def json_preview(value: object) -> str:

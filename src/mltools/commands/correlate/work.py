@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, combinations, groupby
-from math import fsum, isfinite, nan
+from math import fsum, nan
 from operator import eq, is_, itemgetter, ne
 from typing import Any
 
@@ -25,7 +25,7 @@ from mltools.commands.correlate import Settings
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import SCALARS, Cells, Groups, tags_of
 from mltools.io.kinds import CorrelationRecord
-from mltools.io.records import Record, Records
+from mltools.io.records import Record, Records, are_numbers
 from mltools.run import Run
 from mltools.spec import bare
 
@@ -178,7 +178,7 @@ class _Reader:
         self, records: Records, value: str, column: str, heads: Sequence[str], on: Sequence[str]
     ) -> None:
         numbers = list(map(itemgetter(column), records.values))
-        if not (set(map(type, numbers)) <= {int, float} and isfinite(fsum(numbers))):
+        if not are_numbers(numbers):
             numbers = [record.number(column) for record in records]
         keys = list(records.columns(on))
         start = 0
