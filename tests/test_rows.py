@@ -593,5 +593,6 @@ def test_labels_that_look_alike(label: str, tmp_path: Path, cli: Cli) -> None:
     """An accent of its own, a space without width, a byte-order mark, a bell: two classes that look like one."""
     result = cli("perturb", labels_of(tmp_path / "r.jsonl", "\u00e9t\u00e9", "b", label))
     assert (
-        result.code == 3 and 'is line 1\'s "\u00e9t\u00e9" but for blanks, characters that do not show or' in result.err
+        result.code == 3
+        and 'is line 1\'s "\\u00e9t\\u00e9" but for blanks, characters that do not show or' in result.err
     )

@@ -45,9 +45,18 @@ BODIES = {
             "    except BaseException: pass",
         )
     ),
+    "finaliser": "\n        ".join(
+        (
+            "class Last:",
+            "    def __del__(self): time.sleep(5)",
+            "last = Last()",
+            "del last",
+            "time.sleep(20)",
+        )
+    ),
     "deaf": "import ctypes; ctypes.CDLL(None).sleep(20)",
 }
-"""What swallows the exception, as a callback from C++ does; and what runs in C for long."""
+"""What swallows the exception, as a callback from C++ or an object's own end does; and what runs in C for long."""
 
 
 @pytest.mark.parametrize("number", STATUS)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -92,6 +93,7 @@ def stoppable() -> Iterator[None]:
     watchdog = threading.Thread(target=_watch, args=(reader,), daemon=True)
     watchdog.start()
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    unraisable, sys.unraisablehook = sys.unraisablehook, _silence
     for number in ENDS:
         if old[number] is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _handle)
@@ -101,6 +103,7 @@ def stoppable() -> Iterator[None]:
         for number, handler in old.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(before)
+        sys.unraisablehook = unraisable
         os.close(writer)
         watchdog.join()
 
@@ -110,6 +113,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _stop.error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
     if again or not _stop.deferred:
         raise _stop.error
+
+
+def _silence(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Say nothing of a stop that an object's own end swallowed: it is a flag too."""
+    if unraisable.exc_value is None or unraisable.exc_value is not _stop.error:
+        sys.__unraisablehook__(unraisable)
 
 
 @contextlib.contextmanager

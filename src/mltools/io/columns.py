@@ -101,13 +101,12 @@ class LabelReader:
         """Note a new label; raise if another one looks the same."""
         first, known = self._shown.setdefault(_shown(text), (number, text))
         if known != text:
-            other = f"{self._source.line(first)}'s {json_preview(known)}"
-            only_blanks = known.strip() == text.strip()
-            why = (
-                "blanks around it" if only_blanks else "characters that do not show, or letters put together otherwise"
-            )
+            of_blanks = known.strip() == text.strip()
+            own, other = (json_preview(each) if of_blanks else json.dumps(each) for each in (text, known))
+            why = "blanks around it" if of_blanks else "blanks, characters that do not show or how accents are put"
             raise RowsError(
-                f"{self._source.place(number)}: label {json_preview(text)} is {other} but for {why}; write both alike"
+                f"{self._source.place(number)}: label {own} is {self._source.line(first)}'s {other} but for {why}; "
+                "write both alike"
             )
         self._texts.add(text)
 
