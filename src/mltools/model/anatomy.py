@@ -91,7 +91,7 @@ def find_blocks(model: nn.Module, n_layers: int | None, path: str | None = None)
     named = ", ".join(f"{name} ({len(m)})" for name, m in (outermost or same_class).items()) or "none"
     if outermost:
         raise CheckpointError(f"more than one list of {n_layers} blocks: {named}; choose with --blocks PATH")
-    if not outer:
+    if same_class and not outer:
         raise CheckpointError(
             f"its {n_layers} layers lie in lists of lists ({named}), so there is no one list of blocks"
         )

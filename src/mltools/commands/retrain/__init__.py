@@ -87,7 +87,7 @@ SPEC = CommandSpec(
     examples=(
         "mltools retrain noisy/ model/ noisy.jsonl > retrain.jsonl",
         "mltools retrain noisy/ model/ noisy.jsonl --resume retrain.jsonl >> retrain.jsonl",
-        "mltools retrain noisy/ model/ noisy.jsonl --plan spread | mltools mcog",
+        "mltools retrain noisy/ model/ noisy.jsonl --plan spread > spread.jsonl",
         "mltools windows 6 --width 5 | xargs -I{} mltools retrain noisy/ model/ noisy.jsonl --layers {} "
         ">> retrain.jsonl",
     ),
