@@ -569,7 +569,7 @@ def main() -> None:
     parser.add_argument("--pair", nargs=2, default=None, help="NOISY and CLEAN, trained on the same rows")
     parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")
     arguments = parser.parse_args()
-    model = Path(arguments.model).name if arguments.model else "MiniLM"
+    model = (Path(arguments.model).name if arguments.model else "MiniLM") + (", memorised" if arguments.pair else "")
     for timing, bench in run(arguments):
         kept = {"model": model, "data": bench.data, **asdict(timing), "matrix_rate": bench.rate}
         print(json.dumps({key: value for key, value in kept.items() if key != "ratios"}), flush=True)

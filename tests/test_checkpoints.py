@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from conftest import LABELS, Cli, save_tiny, toy_rows, write_jsonl
 from mltools.errors import CheckpointError, MltoolsError, NotFoundError
 from mltools.io.provenance import Provenance
+from mltools.model.checkpoint_faults import is_finite
 from mltools.model.checkpoint_files import locate
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_pairs import check_same
@@ -129,6 +130,14 @@ def test_fewer_layers_than_the_configuration_says(copy: Path) -> None:
 def test_weights_that_are_not_finite(copy: Path, value: float) -> None:
     rewrite(copy, "bert.encoder.layer.2.output.dense.bias", lambda tensor: tensor.index_fill(0, torch.tensor(3), value))
     assert refusal(copy) == "1 weights hold NaN or infinity (first: bert.encoder.layer.2.output.dense.bias)"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "finite"),
+    [((3e38, 3e38), True), ((1.0, -2.0), True), ((float("inf"), float("-inf")), False), ((float("nan"), 0.0), False)],
+)
+def test_weights_whose_sum_is_too_large_are_finite_all_the_same(numbers: tuple[float, ...], finite: bool) -> None:
+    assert is_finite(torch.tensor(numbers)) is finite
 
 
 # -- files --------------------------------------------------------------------------------------------

@@ -192,8 +192,8 @@ class WindowRecord(OfLayers):
         None,
     )
     n_rerun: int | None = amount(
-        "rows that were run again in fp32 under this window, since their two best logits lay nearer than twice the "
-        "largest error seen on a sample; null in fp32, and for retrain",
+        "rows that were run again in fp32 under this window, since the gap between their two best logits was below "
+        "four times the largest error seen on a sample, or twice that of such rows; null in fp32, and for retrain",
         None,
     )
 

@@ -47,9 +47,14 @@ def weight_faults(checkpoint: Checkpoint, info: dict[str, Any], fresh: bool) -> 
         if keys:
             hint = _prefix_hint(sorted(info["missing_keys"]), sorted(info["unexpected_keys"]))
             yield f"{len(keys)} weights are {what} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''}){hint}"
-    bad = [name for name, weight in weights(checkpoint.model) if not bool(torch.isfinite(weight).all())]
+    bad = [name for name, weight in weights(checkpoint.model) if not is_finite(weight)]
     if bad:
         yield f"{len(bad)} weights hold NaN or infinity (first: {bad[0]})"
+
+
+def is_finite(weight: Tensor) -> bool:
+    """Whether all numbers are finite: their sum tells in one pass, unless it alone is too large."""
+    return bool(weight.sum().isfinite()) or bool(torch.isfinite(weight).all())
 
 
 def weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

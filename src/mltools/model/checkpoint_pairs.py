@@ -33,8 +33,8 @@ def check_same_tokenizer(noisy: Checkpoint, other: Checkpoint) -> None:
         CheckpointError: vocabularies or special tokens differ; names the first difference.
     """
     mine, theirs = noisy.tokenizer.get_vocab(), other.tokenizer.get_vocab()
-    token = next((t for t in sorted(mine.keys() | theirs.keys()) if mine.get(t) != theirs.get(t)), None)
-    if token is not None:
+    if mine != theirs:
+        token = next(each for each in sorted(mine.keys() | theirs.keys()) if mine.get(each) != theirs.get(each))
         raise CheckpointError(
             f"{noisy.name} and {other.name} have other tokenizers: {json_preview(token)} is token "
             f"{mine.get(token, 'absent')} and {theirs.get(token, 'absent')}"

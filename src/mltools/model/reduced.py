@@ -1,7 +1,8 @@
 """Checkpoints in bfloat16, for sweeps whose predictions shall be float32's (swap --precision bf16).
 
-How far logits are off is seen on a sample of rows. A prediction whose two best logits lie twice as far apart is taken
-to be float32's: both would have to err that much, against each other. All others are for the caller to run again.
+A prediction is float32's where the gap between the two best logits is larger than its error. How large errors become
+is seen on a sample of rows, and on those that are run again. On rows that a model is less certain of they are larger:
+up to 2.5 times the sample's were seen. So what lies within four times that is for the caller to run again.
 """
 
 import copy
@@ -25,6 +26,10 @@ FASTER = 1.25
 """How many times faster matrix products must be in bfloat16; what else a block does is not faster."""
 SAMPLE = 32
 """Rows that logits are compared on."""
+SAFE = 4
+"""How many times the sample's largest error a gap must be."""
+SAFE_AGAIN = 2
+"""How many times the largest error of the rows that were run again it must be."""
 
 
 def gain(width: int, device: torch.device) -> float:
@@ -53,7 +58,7 @@ def reduced(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 def largest_error(
     sides: Sequence[Checkpoint], low: Sequence[Checkpoint], encoded: Encoded, ids: Sequence[RowId], walk: Walk
 ) -> float:
-    """Give the largest difference of a logit between NOISY, CLEAN and a donor in float32 and the same reduced.
+    """Give the largest error of the gap between a row's two best logits, for NOISY, CLEAN and a donor reduced.
 
     It is that of NOISY, of CLEAN whole and of the windows 1 to l for every l, on rows drawn by a hash of their ids: the
     same whichever windows are asked for. Not a number, or infinite, where bfloat16's logits are.
@@ -65,8 +70,18 @@ def largest_error(
     errors = []
     for batch in encoded.batches(rows, None, noisy.runner.device):
         own, other = (_logits(each, batch, windows, walk) for each in (sides, low))
-        errors += [float((own[index] - other[index]).abs().max()) for index in own]
+        errors += [float(gap_errors(own[index], other[index]).max()) for index in own]
     return float(np.max(errors))  # which is no number where one is none
+
+
+def gap_errors(logits: Tensor, reduced_logits: Tensor) -> Tensor:
+    """Give how far the reduced gap between the best logit and the next is off, (rows,)."""
+    winner = reduced_logits.argmax(dim=1, keepdim=True)
+
+    def gap(each: Tensor) -> Tensor:
+        return each.gather(1, winner)[:, 0] - each.scatter(1, winner, -torch.inf).amax(dim=1)
+
+    return (gap(logits) - gap(reduced_logits)).abs()
 
 
 def _logits(sides: Sequence[Checkpoint], batch: Batch, windows: Sequence[Window], walk: Walk) -> dict[int, Tensor]:

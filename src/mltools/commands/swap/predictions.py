@@ -20,7 +20,7 @@ from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checks import Walk
-from mltools.model.reduced import FASTER, gain, largest_error, reduced
+from mltools.model.reduced import FASTER, SAFE, SAFE_AGAIN, gain, largest_error, reduced
 from mltools.model.runner import UNUSUAL
 from mltools.model.validity import Labels, PairValidity, label_margins
 from mltools.model.window_tree import patched_logits, window_logits
@@ -88,6 +88,15 @@ class SwapResult:
             self.label_margin[index, rows] = found.label_margin[place]
         if found.donor is not None and found.donor_margin is not None:
             self.donor[rows], self.donor_margin[rows] = found.donor, found.donor_margin
+
+    def mend(
+        self, index: int, rows: NDArray[np.int64], predicted: NDArray[np.int16], margin: NDArray[np.float32]
+    ) -> float:
+        """Put float32's predictions in place of those of some rows under a window; gives the largest error of a gap."""
+        same = self.predicted[index, rows] == predicted
+        errors = np.abs(self.margin[index, rows] - np.where(same, margin, -margin))
+        self.predicted[index, rows], self.margin[index, rows] = predicted, margin
+        return float(errors.max(initial=0.0))
 
     def of(self, window: Window) -> NDArray[np.int16]:
         """Give the rows' predictions under a window that was measured, (rows,)."""
@@ -185,20 +194,25 @@ class Sweep:
     def _again(self, chosen: Sequence[int], result: SwapResult, *, with_donor: bool) -> None:
         """Run again, in float32, the rows whose prediction under some of these windows, or by CLEAN, is not certain.
 
-        What was certain stays as it is, so that it does not depend on the other windows.
+        A window's limit rises with the errors that show, until no row is left below it. What is certain stays as it is.
+        So what is run again under a window does not depend on the other windows.
         """
-        near = result.margin[chosen] < self.safe
-        uncertain = near.any(axis=0) | (with_donor & (result.donor_margin < self.safe))
-        for batch, (places, found) in self.team.dealt(
-            self._batches(np.flatnonzero(uncertain)),
-            partial(self._walked_where, near=near, windows=[result.measured[i] for i in chosen], with_donor=with_donor),
-        ):
-            for number, place in enumerate(places):
-                index, own = chosen[place], near[place, batch.rows]
-                result.predicted[index, batch.rows[own]] = found.predicted[number, own]
-                result.margin[index, batch.rows[own]] = found.margin[number, own]
-            result.take([], batch.rows, found)
-        result.rerun[chosen] = near.sum(axis=1)
+        windows = [result.measured[index] for index in chosen]
+        limits, done = np.full(len(chosen), self.safe), np.zeros((len(chosen), len(self.encoded)), np.bool_)
+        while True:
+            near = (result.margin[chosen] < limits[:, None]) & ~done
+            rows = np.flatnonzero(near.any(axis=0) | (with_donor & (result.donor_margin < self.safe)))
+            if not len(rows):
+                break
+            walked = partial(self._walked_where, near=near, windows=windows, with_donor=with_donor)
+            for batch, (places, found) in self.team.dealt(self._batches(rows), walked):
+                for number, place in enumerate(places):
+                    own = near[place, batch.rows]
+                    one = found.predicted[number, own], found.margin[number, own]
+                    limits[place] = max(limits[place], SAFE_AGAIN * result.mend(chosen[place], batch.rows[own], *one))
+                result.take([], batch.rows, found)
+            done, with_donor = done | near, False
+        result.rerun[chosen] = done.sum(axis=1)
 
     def _walked_where(
         self, batch: Batch, near: NDArray[np.bool_], windows: Sequence[Window], *, with_donor: bool
@@ -224,7 +238,7 @@ def sweep_of(
         error, finding = max(team.gather(error)), max(team.gather(finding))
         if not finding and low is not None:
             walkers = Walker(sides, walk, None), Walker(low, walk, None)
-            return Sweep(walkers[0], encoded, settings.batch_size, team, walkers[1], 2 * error)
+            return Sweep(walkers[0], encoded, settings.batch_size, team, walkers[1], SAFE * error)
     console.warn(f"--precision bf16: {finding}; the sweep runs in float32")
     return Sweep(Walker(sides, walk, labels), encoded, settings.batch_size, team)
 
