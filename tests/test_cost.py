@@ -11,9 +11,16 @@ import pytest
 import torch
 
 from conftest import Cli, Result, Shell, toy_rows, write_jsonl
+from mltools.commands.retrain import Settings as RetrainSettings
+from mltools.commands.retrain.work import plan as retrain_plan
+from mltools.commands.swap.work import plan as swap_plan
 from mltools.io.examples import read_examples
+from mltools.layers import parse_windows
+from mltools.model import speed
 from mltools.model.checkpoint_loading import open_meta
-from mltools.model.cost import WorkItem, estimate, measure_rate, read_shape
+from mltools.model.cost import WorkItem, estimate, in_one_run, read_shape
+from mltools.model.speed import Speed
+from mltools.spec import bare
 from test_checks import CONVOLUTION
 
 Tiny = Callable[..., Path]
@@ -57,6 +64,22 @@ def test_retrain_counts_what_it_does(cli: Cli, tiny: Tiny, noisy_rows: Path, pre
     chosen = next(item for item in items if item["item"] == "--layers 3")
     assert applications(cli(*command, "--layers", 3)) == chosen["applications"]
     assert chosen["steps"] == 2 * -(-(N - 20) // 8)
+
+
+@pytest.mark.parametrize("chosen", ["", "1", "1-2 1-4 2-3 2 1,4 3"])
+def test_one_run_shares_what_its_items_would_do_again(chosen: str, cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
+    options = [word for window in chosen.split() for word in ("--layers", window)]
+    pair, rows = (tiny("bert", 1), tiny("bert", 2)), read_examples(noisy_rows)
+    windows, shape = parse_windows(chosen.split(), LAYERS), read_shape(open_meta(str(pair[0])), rows, 512)
+    settings = bare(RetrainSettings, epochs=1)
+    for tool, items in (
+        ("swap", list(swap_plan(shape, windows, whole=False))),
+        ("retrain --epochs 1", list(retrain_plan(rows, shape, windows, settings, caching=True))),
+    ):
+        name, *more = tool.split()
+        assert sum(i.applications for i in in_one_run(items)) == applications(
+            cli(name, *pair, noisy_rows, *more, *options)
+        )
 
 
 @pytest.mark.parametrize("words", ["swap --layers 3", "retrain --epochs 1 --layers 3", "shapley"])
@@ -133,12 +156,24 @@ def test_estimate(tiny: Tiny, tmp_path: Path) -> None:
     t, width = shape.lengths.astype(float), 32
     matrices = 4 * width * width + 2 * width * 48
     one = float(np.mean(2 * matrices * t + 4 * width * t**2))
-    (record,) = estimate("x", shape, [WorkItem("", 8, applications=3, backward=2, models=2, copies=3, states=5)], 1e9)
-    assert record.operations == pytest.approx(5 * one) and record.seconds == pytest.approx(5 * one / 1e9)
+    item = WorkItem("", 8, 10, applications=3, backward=2, models=2, copies=3, states=5, updated=2, operations=6.0)
+    (record,) = estimate("x", shape, [item], Speed(forward=1e9, backward=5e8, products=3.0, update=1e-3))
+    assert record.operations == pytest.approx(5 * one + 6)
     block = matrices + 5 * width + 48 + 4 * width
     assert shape.block_weights == block
     assert record.bytes == 4 * (2 * shape.weights + 3 * block + 5 * width)
-    assert measure_rate(64, torch.device("cpu")) > 1e6
+    assert record.seconds == pytest.approx(3 * one / 1e9 + 2 * one / 5e8 + 6 / 3 + 10 * 2 * block * 1e-3)
+
+
+@pytest.mark.parametrize("width", [32, 48, 2 * speed.WIDEST])
+def test_the_block_that_is_measured_has_the_models_shapes(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "SECONDS", 1e-9)
+    weights, own = 12 * width**2, min(width, speed.WIDEST)
+    block = speed.Block(own, weights * (own / width) ** 2)
+    assert sum(p.numel() for p in block.parameters() if p.dim() > 1) == 12 * own**2
+    found = speed.measure_speed(width, weights, 5.4, torch.device("cpu"), training=True)
+    assert min(found.forward, found.backward, found.products) > 1e6 and 0 < found.update < 1e-4
+    assert speed.measure_speed(width, weights, 5.4, torch.device("cpu"), training=False).update == 0
 
 
 def test_items_are_json_lines_for_jq(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:

@@ -201,7 +201,7 @@ def test_launchers_give_the_bytes_of_one(command: str, launcher: str, inputs: Pa
 @pytest.mark.timeout(900)
 def test_torchrun_ends_all_where_one_dies(inputs: Path) -> None:
     """Once by a kill of a process, once by Ctrl-C."""
-    line = ["retrain", "noisy", "pretrained", "rows.jsonl", "--epochs", "300"]
+    line = ["retrain", "noisy", "pretrained", "rows.jsonl", "--epochs", "60"]
     line += ["-o", "out.jsonl", "--resume", "out.jsonl.partial"]
     partial = inputs / "out.jsonl.partial"
     for kill in (True, False):

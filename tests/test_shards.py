@@ -79,6 +79,12 @@ def test_merged_shards_are_the_bytes_of_one_run(
     assert f"--layers {first}\n" in lost.err and "items are missing" in lost.err
 
 
+def test_a_command_of_one_item_says_what_to_deal_instead(cli: Cli) -> None:
+    result = cli("grads", "noisy", "rows.jsonl", "--shard", "1/2")
+    assert result.code == 2 and "No such option: --shard" in result.err and "a model, a task or a seed" in result.err
+    assert "a seed" not in cli("grads", "noisy", "rows.jsonl", "--shart", "1/2").err
+
+
 def test_merge_prints_lines_that_run_as_they_are(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """From --provenance of a part, or from Parquet records; what they print makes the sweep whole."""
     command = sweep("swap", tiny, noisy_rows, "--min-noisy-accuracy", 0)

@@ -78,7 +78,7 @@ def _run(run: Run) -> Any:
     work = command_work(run.name)
     load(run)
     if run.get("dry_run"):
-        return Results(_tagged(run, estimates(run, work)[1]))
+        return Results(_tagged(run, estimates(run, work)[-1]))
     resume(run)
     results = Results()
     if run.get("out") is not None:

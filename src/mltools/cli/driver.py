@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mltools import console, signals
 from mltools.cli.command_line import command_line, going_on
@@ -32,6 +32,9 @@ from mltools.shards import item_digest, item_line
 from mltools.sinks import RecordSink
 from mltools.spec import CommandSpec, Field, Operand
 from mltools.sweep import finished
+
+if TYPE_CHECKING:
+    from mltools.model.speed import Speed
 
 
 def run_command(name: str, given: dict[str, Any]) -> None:
@@ -155,26 +158,28 @@ def load(run: Run) -> None:
 
 def plan(run: Run, work: Any) -> None:
     """Print the work items and what each would cost, for --dry-run."""
-    rate, planned = estimates(run, work)
+    speed, seconds, planned = estimates(run, work)
     with RecordWriter(None, run.tags) as writer:
         for record in planned:
             writer.write(record)
-    seconds = sum(record.seconds for record in planned)
-    console.summary(f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": rate / 1e9})
+    console.summary(
+        f"{run.name} --dry-run", {"items": writer.n, "estimated_seconds": seconds, "gigaflops": speed.forward / 1e9}
+    )
 
 
-def estimates(run: Run, work: Any) -> tuple[float, list[Any]]:
-    """Give the measured rate in operations a second, and what each work item would cost at it."""
-    from mltools.model.cost import estimate, measure_rate
+def estimates(run: Run, work: Any) -> tuple["Speed", float, list[Any]]:
+    """Give the measured speed, the seconds that one run of all items would take, and what each would cost alone."""
+    from mltools.model.cost import estimate, in_one_run, speed_for
     from mltools.model.device import set_threads
 
     items = list(work.items(run))
     items = run.left(run.chosen(items, lambda _: items))
     set_threads(run.get("threads"), run.shape.width)
-    rate = measure_rate(run.shape.width, run.device)
-    found = zip(items, estimate(run.name, run.shape, items, rate), strict=True)
+    speed = speed_for(run.shape, items, run.device)
+    seconds = sum(each.seconds for each in estimate(run.name, run.shape, in_one_run(items), speed))
+    found = zip(items, estimate(run.name, run.shape, items, speed), strict=True)
     line = item_line(run.command)
-    return rate, [
+    planned = [
         replace(
             each,
             item_digest=item_digest(run.digest, item.options),
@@ -182,6 +187,7 @@ def estimates(run: Run, work: Any) -> tuple[float, list[Any]]:
         )
         for item, each in found
     ]
+    return speed, seconds, planned
 
 
 def resume(run: Run) -> None:

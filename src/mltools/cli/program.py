@@ -13,6 +13,11 @@ from mltools.cli.registry import command_names
 from mltools.errors import UsageError
 from mltools.io.stdout import write_stdout
 
+ABSENT = {
+    "--shard": "; this is one item of work: give each job a model, a task or a seed, as in examples/slurm/study.sh"
+}
+"""What is added where a command lacks an option that others have."""
+
 
 class Program(TyperGroup):
     """Builds a command when it is asked for; until then a stub holds its name, which suggestions read."""
@@ -45,7 +50,8 @@ def run_typer(arguments: Sequence[str]) -> int:
             raise
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         name = getattr(getattr(error, "ctx", None), "command_path", "mltools")
-        raise UsageError(f"{' '.join(text.split())} (see {name} --help)") from error
+        hint = ABSENT.get(getattr(error, "option_name", ""), "")
+        raise UsageError(f"{' '.join(text.split())}{hint} (see {name} --help)") from error
     if status == 130:
         raise KeyboardInterrupt
     return status if isinstance(status, int) else 0

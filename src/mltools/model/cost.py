@@ -5,15 +5,14 @@ Work is counted in layer applications (one block on one row is 1), as the tools 
 - operations of one forward application to a row of t tokens: 2·W·t + 4·d·t², where W is the number of matrix weights
   of a block (the mean over blocks) and d the width. Rows differ in length: the means of t and t² are used.
 - a backward pass through a frozen block costs one forward application, through a trained one two.
-- seconds: operations over the rate of matrix products of the model's width, measured for 0.2 s on the same device and
-  threads. It is a lower bound: real runs reach half to nine tenths of that rate, and take seconds to start.
+- seconds: operations over the rate of a block of these shapes, forward and backward, and what the optimiser takes, both
+  measured on the same device and threads (`model.speed`). Starting takes some seconds more.
 - bytes: the weights of the models in memory at once (4 a weight), gradients and moments, and the states that are kept
   (4·d a token). The activations of a batch come on top.
 """
 
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,9 +22,8 @@ from mltools.io.examples import Examples
 from mltools.io.kinds import WorkRecord
 from mltools.model.anatomy import EMBEDDINGS, parse_freeze
 from mltools.model.checkpoint import CheckpointMeta
+from mltools.model.speed import Speed, measure_products, measure_speed
 
-MEASURE_SECONDS = 0.2
-MEASURE_TOKENS = 2048
 FLOAT_BYTES = 4
 
 
@@ -62,8 +60,9 @@ class WorkItem:
     """Work that one call can do alone, counted.
 
     `options` make the command do just this item. `backward` is backward work, in forward applications; `operations`
-    are those outside the blocks. In memory at once are `models` models, `copies` further copies of a block's weights
-    (a gradient, two moments), and `states` states of one token.
+    are those outside the blocks; each step changes the weights of `updated` blocks. `shared` are the applications that
+    are done already where the items before this one in the list are of the same run. In memory at once are `models`
+    models, `copies` further copies of a block's weights (a gradient, two moments), and `states` states of one token.
     """
 
     options: str = ""
@@ -75,6 +74,8 @@ class WorkItem:
     models: int = 1
     copies: int = 0
     states: int = 0
+    updated: int = 0
+    shared: int = 0
 
 
 def read_shape(checkpoint: CheckpointMeta, examples: Examples, max_length: int, offload: bool = False) -> Shape:
@@ -108,23 +109,27 @@ def shape_of_states(n_layers: int, width: int) -> Shape:
     return Shape(n_layers, width, 0.0, 0.0, 0, np.empty(0, np.int64))
 
 
-def measure_rate(width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """Measure the rate of matrix products of this width: floating-point operations a second, the best of 0.2 s."""
-    left = torch.randn(MEASURE_TOKENS, width, device=device, dtype=dtype)
-    right = torch.randn(width, 4 * width, device=device, dtype=dtype)
-    operations = 2 * left.numel() * right.shape[1]
-    best, end = 0.0, time.perf_counter() + MEASURE_SECONDS
-    while not best or time.perf_counter() < end:
-        start = time.perf_counter()
-        (left @ right)[0, 0].item()  # waits for the device
-        best = max(best, operations / (time.perf_counter() - start))
-    return best
+def speed_for(shape: Shape, items: Iterable[WorkItem], device: torch.device) -> Speed:
+    """Measure how fast this device does such work."""
+    if not len(shape.lengths):
+        products = measure_products(shape.width, device)
+        return Speed(products, products, products)
+    training = any(item.steps for item in items)
+    length = float(shape.lengths.mean())
+    return measure_speed(shape.width, shape.block_matrix_weights, length, device, training=training)
 
 
-def estimate(tool: str, shape: Shape, items: Iterable[WorkItem], rate: float) -> Iterator[WorkRecord]:
-    """Turn counted work into operations, seconds and bytes, at a rate of operations a second."""
+def in_one_run(items: Sequence[WorkItem]) -> list[WorkItem]:
+    """Give the items with what each costs in one run of all: the first as it is, the others without what is shared."""
+    return [replace(item, applications=item.applications - item.shared * bool(n)) for n, item in enumerate(items)]
+
+
+def estimate(tool: str, shape: Shape, items: Iterable[WorkItem], speed: Speed) -> Iterator[WorkRecord]:
+    """Turn counted work into operations, seconds and bytes, at the speed of a device."""
     for item in items:
         operations = (item.applications + item.backward) * shape.operations + item.operations
+        passes = item.applications / speed.forward + item.backward / speed.backward
+        updates = item.steps * item.updated * shape.block_weights
         numbers = item.models * shape.weights + item.copies * shape.block_weights + item.states * shape.width
         yield WorkRecord(
             tool=tool,
@@ -135,6 +140,6 @@ def estimate(tool: str, shape: Shape, items: Iterable[WorkItem], rate: float) ->
             steps=item.steps,
             applications=item.applications,
             operations=operations,
-            seconds=operations / rate,
+            seconds=passes * shape.operations + item.operations / speed.products + updates * speed.update,
             bytes=int(FLOAT_BYTES * numbers),
         )

@@ -150,6 +150,7 @@ def plan(
         applications=(settings.training.epochs * (n + n_aux) + measured) * shape.n_layers,
         backward=settings.training.epochs * (n * backward + n_aux * 2 * shape.n_layers),
         copies=3 * (shape.n_layers if n_aux else trained),
+        updated=shape.n_layers if n_aux else trained,
     )
 
 

@@ -148,6 +148,7 @@ def plan(shape: Shape, splits: Sequence[int], settings: Settings = DEFAULTS) -> 
             applications=(settings.training.epochs * half + rows) * shape.n_layers,
             backward=settings.training.epochs * half * backward,
             copies=3 * trained,
+            updated=trained,
         )
 
 

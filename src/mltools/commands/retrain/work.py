@@ -165,21 +165,26 @@ def plan(
     split = split_rows(examples, settings.seed)
     measured = len(examples) + 2 * len(split.noisy) + len(split.measured)
     trained = settings.training.epochs * len(split.train)
+    entered: set[int] = set()
     for window in full_first(windows, shape.n_layers):
         above = shape.n_layers - window.start + 1
-        below = window.start - 1
+        below = window.start - 1 if caching else 0
+        baseline = len(examples) * (above if caching else shape.n_layers)
+        shared = baseline + (len(examples) * below if window.start in entered else 0)
+        entered.add(window.start)
         yield WorkItem(
             f"--layers {window}",
             rows=len(examples),
             steps=settings.training.epochs * _schedule(settings).steps_per_epoch(len(split.train)),
-            applications=(trained + measured) * (above if caching else shape.n_layers)
-            + (len(examples) * below if caching else 0),
+            applications=(trained + measured) * (above if caching else shape.n_layers) + len(examples) * below,
+            shared=shared,
             backward=trained * (above + window.width)
             if settings.training.clip_scope == "trainable"
             else trained * 2 * shape.n_layers,
             models=3,
             copies=3 * window.width,
-            states=shape.tokens if caching and below else 0,
+            updated=window.width,
+            states=shape.tokens if below else 0,
         )
 
 

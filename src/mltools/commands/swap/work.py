@@ -193,14 +193,21 @@ def plan(shape: Shape, windows: Sequence[Window], *, whole: bool) -> Iterator[Wo
     with the full window; all of them, if models are run `whole`. In one run they share more: L(L+1)(L+2)/6 + 2L
     applications a row for all windows of L layers.
     """
-    rows = len(shape.lengths)
-    for window in windows:
-        shared = next((i for i, layer in enumerate(window.layers) if layer != i + 1), window.width)
-        saved = shared or window.start - 1
+
+    def applied(window: Window) -> set[tuple[int, tuple[int, ...]]]:
+        """The blocks applied for a window, each by what makes the states after it those of no other window."""
+        layers = range(window.start, shape.n_layers + 1)
         if whole and window.width < shape.n_layers:
-            saved = 0
-        layers = 4 * shape.n_layers - saved
-        yield WorkItem(f"--layers {window}", rows, applications=rows * layers, models=2)
+            return {(layer, (0, *window.layers)) for layer in range(1, shape.n_layers + 1)}
+        return {(layer, tuple(own for own in window.layers if own <= layer)) for layer in layers}
+
+    rows, full = len(shape.lengths), applied(Window(tuple(range(1, shape.n_layers + 1))))
+    seen = set(full)
+    for window in windows:
+        own = applied(window)
+        alone, more = 3 * shape.n_layers + len(own - full), len(own - seen)
+        seen |= own
+        yield WorkItem(f"--layers {window}", rows, applications=rows * alone, shared=rows * (alone - more), models=2)
 
 
 def _records(
