@@ -171,9 +171,9 @@ def test_the_block_that_is_measured_has_the_models_shapes(width: int, monkeypatc
     weights, own = 12 * width**2, min(width, speed.WIDEST)
     block = speed.Block(own, weights * (own / width) ** 2)
     assert sum(p.numel() for p in block.parameters() if p.dim() > 1) == 12 * own**2
-    found = speed.measure_speed(width, weights, 5.4, torch.device("cpu"), training=True)
+    found = speed.measure_speed(width, weights, 5.4, torch.device("cpu"), batch=3)
     assert min(found.forward, found.backward, found.products) > 1e6 and 0 < found.update < 1e-4
-    assert speed.measure_speed(width, weights, 5.4, torch.device("cpu"), training=False).update == 0
+    assert speed.measure_speed(width, weights, 5.4, torch.device("cpu")).update == 0
 
 
 def test_items_are_json_lines_for_jq(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:

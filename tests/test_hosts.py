@@ -1,6 +1,7 @@
 """GNU parallel over two hosts: two ssh servers on this machine, one of which goes down in the middle. All slow."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from slurm import free_ports
 SCRIPT = Path(__file__).parents[1] / "examples" / "hosts.sh"
 Tiny = Callable[..., Path]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+FAST = ("--epochs", "1", "--batch-size", "64")
 NEEDED = ("sshd", "ssh", "ssh-keygen", "parallel", "rsync")
 
 
@@ -82,12 +84,12 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
 def test_two_hosts_of_which_one_goes_down(
     hosts: list[Host], cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
-    """Shards over both; one host dies in the middle; what is merged is the serial run, byte by byte."""
-    for name, source in (("noisy", tiny("bert", 1)), ("clean", tiny("bert", 2))):
-        shutil.copytree(source, tmp_path / name)
+    """210 windows in shards over both; one host dies in the middle; what is merged is the serial run, byte by byte."""
+    for name, seed in (("noisy", 1), ("clean", 2)):
+        shutil.copytree(tiny("bert", seed, num_hidden_layers=20), tmp_path / name)
     shutil.copy(noisy_rows, tmp_path / "rows.jsonl")
     (tmp_path / "hosts").write_text("".join(f"{host.login}\n" for host in hosts))
-    words = [str(SCRIPT), "hosts", "6", "runs", "retrain", "noisy", "clean", "rows.jsonl", "--epochs", "2"]
+    words = [str(SCRIPT), "hosts", "12", "runs", "retrain", "noisy", "clean", "rows.jsonl", *FAST]
     script = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE)
     runs, end = tmp_path / "runs", time.monotonic() + 300
     while script.poll() is None and not list(runs.glob("*.jsonl")) and time.monotonic() < end:
@@ -95,10 +97,12 @@ def test_two_hosts_of_which_one_goes_down(
     hosts[1].go_down()
     _, err = script.communicate(timeout=600)
     if script.returncode:  # as a person would: once more
-        assert len(list(runs.glob("*.jsonl"))) < 6
+        assert len(list(runs.glob("*.jsonl"))) < 12
         subprocess.run(words, cwd=tmp_path, check=True, timeout=600)
     parts = sorted(runs.glob("*.jsonl"))
-    assert len(parts) == 6, err
+    assert len(parts) == 12, err
+    windows = [json.loads(line)["window"] for part in parts for line in part.read_text().splitlines()]
+    assert len(windows) == len(set(windows)) == 210
     merged = cli("merge", *parts)
-    serial = cli("retrain", tmp_path / "noisy", tmp_path / "clean", tmp_path / "rows.jsonl", "--epochs", 2, "-q")
+    serial = cli("retrain", tmp_path / "noisy", tmp_path / "clean", tmp_path / "rows.jsonl", *FAST, "-q")
     assert merged.code == 0 and merged.out == serial.out

@@ -60,9 +60,10 @@ class WorkItem:
     """Work that one call can do alone, counted.
 
     `options` make the command do just this item. `backward` is backward work, in forward applications; `operations`
-    are those outside the blocks; each step changes the weights of `updated` blocks. `shared` are the applications that
-    are done already where the items before this one in the list are of the same run. In memory at once are `models`
-    models, `copies` further copies of a block's weights (a gradient, two moments), and `states` states of one token.
+    are those outside the blocks. Each step is on `batch` rows and changes the weights of `updated` blocks. `shared` are
+    the applications that are done already where the items before this one in the list are of the same run. In memory
+    at once are `models` models, `copies` further copies of a block's weights (a gradient, two moments), and `states`
+    states of one token.
     """
 
     options: str = ""
@@ -75,6 +76,7 @@ class WorkItem:
     copies: int = 0
     states: int = 0
     updated: int = 0
+    batch: int = 0
     shared: int = 0
 
 
@@ -114,9 +116,8 @@ def speed_for(shape: Shape, items: Iterable[WorkItem], device: torch.device) -> 
     if not len(shape.lengths):
         products = measure_products(shape.width, device)
         return Speed(products, products, products)
-    training = any(item.steps for item in items)
-    length = float(shape.lengths.mean())
-    return measure_speed(shape.width, shape.block_matrix_weights, length, device, training=training)
+    batch = max((item.batch for item in items), default=0)
+    return measure_speed(shape.width, shape.block_matrix_weights, float(shape.lengths.mean()), device, batch=batch)
 
 
 def in_one_run(items: Sequence[WorkItem]) -> list[WorkItem]:

@@ -5,18 +5,19 @@ On a CPU the time is that which the program has had of its threads, so that othe
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-SECONDS = 0.2
+SECONDS = 0.25
 """How long each thing is measured."""
 CPU_TOKENS = 256
 ACCELERATOR_TOKENS = 8192
-"""Tokens in a batch, as the tools fill them or a usual training step has them."""
+"""Tokens in a batch, as the tools fill them."""
 WIDEST = 1024
 """A wider block is measured at this width, where products of matrices take nearly all time already."""
 HEAD = 64
@@ -63,12 +64,11 @@ class Block(nn.Module):
 
 def measure_products(width: int, device: torch.device) -> float:
     """Measure products of matrices of this width: operations a second."""
-    left = torch.randn(PRODUCT_ROWS, width, device=device)
-    right = torch.randn(width, 4 * width, device=device)
-    return 2 * left.numel() * right.shape[1] / _seconds(lambda: left @ right, device)
+    product, operations = _product(width, device)
+    return operations / _seconds([product], device)[0]
 
 
-def measure_speed(width: int, weights: float, length: float, device: torch.device, *, training: bool) -> Speed:
+def measure_speed(width: int, weights: float, length: float, device: torch.device, *, batch: int = 0) -> Speed:
     """Measure a block.
 
     Args:
@@ -76,49 +76,68 @@ def measure_speed(width: int, weights: float, length: float, device: torch.devic
         weights: that the matrices of a block hold.
         length: tokens of a row, their mean.
         device: where it would run.
-        training: whether with dropout, and with steps of the optimiser.
+        batch: rows of a training step, which has dropout and an optimiser; 0 if there is none.
     """
     scale = min(1.0, WIDEST / width)
     own, tokens = round(width * scale), max(1, round(length))
     rows = max(1, (CPU_TOKENS if device.type == "cpu" else ACCELERATOR_TOKENS) // tokens)
-    block = Block(own, weights * scale**2).to(device).train(training)
-    states = torch.randn(rows, tokens, own, device=device)
+    block = Block(own, weights * scale**2).to(device)
+    states, trained = (torch.randn(n, tokens, own, device=device) for n in (rows, batch or rows))
+    product, operations = _product(own, device)
+    runs: list[Callable[[], object]] = [
+        partial(_forward, block, states),
+        partial(_both, block, trained, training=batch > 0),
+        product,
+    ]
+    forward, both, products, *update = _seconds([*runs, _update(block)] if batch else runs, device)
     matrices = sum(p.numel() for p in block.parameters() if p.dim() > 1)
-    operations = rows * (2 * matrices * tokens + 4 * own * tokens**2)
-    with torch.inference_mode():
-        forward = _seconds(lambda: block.eval()(states), device)
-    block.train(training)
-    both = _seconds(lambda: _pass(block, states.detach().requires_grad_()), device)
-    update = _update(block, device) if training else 0.0
-    backward = max(both - forward, forward)
-    return Speed(operations / forward, 2 * operations / backward, measure_products(own, device), update)
+    row = 2 * matrices * tokens + 4 * own * tokens**2
+    forward, both = forward / (row * len(states)), both / (row * len(trained))
+    backward = max(both - forward, forward) / 2
+    return Speed(
+        1 / forward, 1 / backward, operations / products, sum(update) / sum(p.numel() for p in block.parameters())
+    )
 
 
-def _pass(block: Block, states: Tensor) -> None:
+@torch.inference_mode()
+def _forward(block: Block, states: Tensor) -> None:
+    block.eval()(states)
+
+
+def _both(block: Block, states: Tensor, *, training: bool) -> None:
     block.zero_grad(set_to_none=True)
-    torch.autograd.backward(block(states).sum())
+    torch.autograd.backward(block.train(training)(states.detach().requires_grad_()).sum())
 
 
-def _update(block: Block, device: torch.device) -> float:
+def _update(block: Block) -> Callable[[], None]:
+    """Give a step of the optimiser, after `_both`."""
     parameters = list(block.parameters())
-    optimiser = torch.optim.AdamW(parameters, lr=1e-5, fused=device.type in ("cpu", "cuda"))
+    optimiser = torch.optim.AdamW(parameters, lr=1e-5, fused=parameters[0].device.type in ("cpu", "cuda"))
 
     def step() -> None:
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimiser.step()
 
-    return _seconds(step, device) / sum(p.numel() for p in parameters)
+    return step
 
 
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Give the median time that a call takes, after a first one."""
-    run()
-    times: list[float] = []
-    while sum(times) < SECONDS:
-        start = _clock(device)
+def _product(width: int, device: torch.device) -> tuple[Callable[[], object], int]:
+    left, right = torch.randn(PRODUCT_ROWS, width, device=device), torch.randn(width, 4 * width, device=device)
+    return partial(torch.matmul, left, right), 2 * left.numel() * right.shape[1]
+
+
+def _seconds(runs: Sequence[Callable[[], object]], device: torch.device) -> list[float]:
+    """Give the median time that each call takes, after a first one; in turn, so that all see the machine alike."""
+    times: list[list[float]] = []
+    for run in runs:
         run()
-        times.append(_clock(device) - start)
-    return max(median(times), 1e-9)
+    while sum(map(sum, times)) < SECONDS * len(runs):
+        times.append([])
+        for run in runs:
+            start = _clock(device)
+            run()
+            times[-1].append(_clock(device) - start)
+    return [max(median(each), 1e-9) for each in zip(*times, strict=True)]
 
 
 def _clock(device: torch.device) -> float:

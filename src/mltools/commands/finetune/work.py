@@ -151,6 +151,7 @@ def plan(
         backward=settings.training.epochs * (n * backward + n_aux * 2 * shape.n_layers),
         copies=3 * (shape.n_layers if n_aux else trained),
         updated=shape.n_layers if n_aux else trained,
+        batch=settings.training.batch_size,
     )
 
 

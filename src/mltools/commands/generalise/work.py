@@ -149,6 +149,7 @@ def plan(shape: Shape, splits: Sequence[int], settings: Settings = DEFAULTS) -> 
             backward=settings.training.epochs * half * backward,
             copies=3 * trained,
             updated=trained,
+            batch=settings.training.batch_size,
         )
 
 

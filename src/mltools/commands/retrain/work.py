@@ -184,6 +184,7 @@ def plan(
             models=3,
             copies=3 * window.width,
             updated=window.width,
+            batch=settings.training.batch_size,
             states=shape.tokens if below else 0,
         )
 
