@@ -17,3 +17,7 @@ seq "$shards" | while read -r i; do
 done | parallel --sshloginfile "$hosts" --jobs 1 --retries 5 --timeout "${TIMEOUT:-86400}" --workdir "${WORKDIR:-mltools-work}" --cleanup \
   --basefile "$noisy" --basefile "$other" --basefile "$rows" --return "$folder/{}-of-$shards.jsonl" \
   "mkdir -p $folder && mltools $tool $noisy $other $rows $* --shard {}/$shards --quiet --out $folder/{}-of-$shards.jsonl"
+
+# parallel takes a shard for done whose records did not come back because its host went down meanwhile
+left=$(seq "$shards" | while read -r i; do [ -e "$folder/$i-of-$shards.jsonl" ] || echo "$i"; done | wc -l)
+[ "$left" -eq 0 ] || { echo "$left of $shards shards are not back: call again" >&2; exit 1; }

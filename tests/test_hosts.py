@@ -106,3 +106,15 @@ def test_two_hosts_of_which_one_goes_down(
     merged = cli("merge", *parts)
     serial = cli("retrain", tmp_path / "noisy", tmp_path / "clean", tmp_path / "rows.jsonl", *FAST, "-q")
     assert merged.code == 0 and merged.out == serial.out
+
+
+def test_records_that_do_not_come_back_are_told(tmp_path: Path) -> None:
+    """A parallel that says all is done, though a host went down before its records were copied."""
+    parallel = tmp_path / "parallel"
+    parallel.write_text("#!/bin/sh\nread one; cat > /dev/null; touch runs/$one-of-3.jsonl\n")
+    parallel.chmod(0o755)
+    words = [str(SCRIPT), "hosts", "3", "runs", "swap", "noisy", "clean", "rows.jsonl"]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for left in (2, 1, 0):
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (done.returncode, f"{left} of 3 shards are not back" in done.stderr) == (int(left > 0), left > 0)

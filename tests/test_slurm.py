@@ -1,7 +1,9 @@
 """The Slurm recipes on a real Slurm of one machine: arrays, requeueing, kills, the chain. All slow."""
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +38,27 @@ def lines(*files: Path) -> list[str]:
     return [line for file in files for line in file.read_text().splitlines()]
 
 
+def records_of(folder: Path, task: str) -> int:
+    """How many records a task of three has made so far."""
+    try:
+        return len(lines(folder / f"{task}-of-3.jsonl.partial"))
+    except FileNotFoundError:  # not begun, or done
+        return 0
+
+
+def kill_those_of(words: str) -> bool:
+    """Kill the programs with these words on their command lines; say whether there were any."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.parent.name != str(os.getpid()) and words.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    for number in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    return bool(found)
+
+
 def test_an_array_of_shards_is_one_run(
     cluster: slurm.Slurm, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
@@ -54,7 +77,10 @@ def test_an_array_of_shards_is_one_run(
 def test_two_hundred_windows_under_kills_and_requeues(
     cluster: slurm.Slurm, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
-    """210 windows in 3 shards; SIGTERM, SIGKILL, requeues and ends of the time: none lost, none twice."""
+    """210 windows in 3 shards; SIGTERM, SIGKILL, requeues and ends of the time: none lost, none twice.
+
+    A task is stopped again once it has made records since.
+    """
     model = [tiny("bert", seed, num_hidden_layers=20) for seed in (1, 2)]
     line = ("retrain", *model, noisy_rows, "--epochs", 1, "--batch-size", 64)
     log = ("--output", tmp_path / "%a.log")
@@ -63,27 +89,31 @@ def test_two_hundred_windows_under_kills_and_requeues(
         *(EXAMPLES / "sweep.sh", tmp_path / "runs", *line),
         TIME_LEFT="40s",
     )
-    stops = 0
+    stops = kills = 0
+    made = dict.fromkeys("123", 0)
     end = time.monotonic() + 1200
     while jobs := cluster.jobs():
         assert time.monotonic() < end, jobs
         running = [number for number, state in jobs if state == "RUNNING"]
-        if running and stops < 12:
-            number = running[stops % len(running)]
-            if stops % 3 == 2:  # as a node that goes down: no time to say a word
-                cluster.run("scancel", "--signal", "KILL", "--full", number)
-                cluster.run("sh", "-c", f"scontrol requeue {number} || true")
+        found = {number: records_of(tmp_path / "runs", number.partition("_")[2]) for number in running}
+        further = [number for number in running if found[number] > made[number.partition("_")[2]]]
+        if further and stops < 12:
+            number = further[stops % len(further)]
+            made[number.partition("_")[2]] = found[number]
+            if stops % 3 == 2:  # no time to say a word; of Slurm's own KILL the first is SIGTERM
+                killed = kill_those_of(f"{tmp_path}/runs/{number.partition('_')[2]}-of-3")
+                kills, stops = kills + killed, stops + killed
             else:
                 cluster.run("scancel", "--signal", "TERM", "--batch", number)
-            stops += 1
-        time.sleep(7)
+                stops += 1
+        time.sleep(1)
         for task in range(1, 4):  # a task that was killed is done for; as a person would, start it again
             if not (tmp_path / "runs" / f"{task}-of-3.jsonl").exists() and not any(
                 number == f"{job}_{task}" for number, _ in cluster.jobs()
             ):
                 cluster.run("sh", "-c", f"scontrol requeue {job}_{task} || true")
     parts = sorted((tmp_path / "runs").glob("*.jsonl"))
-    assert len(parts) == 3 and stops == 12, (stops, lines(*tmp_path.glob("*.log")))
+    assert len(parts) == 3 and (stops, kills) == (12, 4), (stops, kills, lines(*tmp_path.glob("*.log")))
     windows = [json.loads(each)["window"] for each in lines(*parts)]
     assert len(windows) == len(set(windows)) == 210
     merged = cli("merge", *parts)

@@ -20,7 +20,7 @@ from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checks import Walk
-from mltools.model.cost import measure_rate
+from mltools.model.speed import measure_products
 
 FASTER = 1.25
 """How many times faster matrix products must be in bfloat16; what else a block does is not faster."""
@@ -33,8 +33,8 @@ SAFE_AGAIN = 2
 
 
 def gain(width: int, device: torch.device) -> float:
-    """Measure how many times faster matrix products of this width are in bfloat16 than in float32: .4 s."""
-    return measure_rate(width, device, torch.bfloat16) / measure_rate(width, device)
+    """Measure how many times faster matrix products of this width are in bfloat16 than in float32: half a second."""
+    return measure_products(width, device, torch.bfloat16) / measure_products(width, device)
 
 
 def reduced(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

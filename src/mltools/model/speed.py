@@ -62,9 +62,9 @@ class Block(nn.Module):
         return after
 
 
-def measure_products(width: int, device: torch.device) -> float:
+def measure_products(width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> float:
     """Measure products of matrices of this width: operations a second."""
-    product, operations = _product(width, device)
+    product, operations = _product(width, device, dtype)
     return operations / _seconds([product], device)[0]
 
 
@@ -121,8 +121,9 @@ def _update(block: Block) -> Callable[[], None]:
     return step
 
 
-def _product(width: int, device: torch.device) -> tuple[Callable[[], object], int]:
-    left, right = torch.randn(PRODUCT_ROWS, width, device=device), torch.randn(width, 4 * width, device=device)
+def _product(width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[Callable[[], object], int]:
+    left = torch.randn(PRODUCT_ROWS, width, device=device, dtype=dtype)
+    right = torch.randn(width, 4 * width, device=device, dtype=dtype)
     return partial(torch.matmul, left, right), 2 * left.numel() * right.shape[1]
 
 
