@@ -14,9 +14,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import CONFORMANCE, Cli, marked, settle, toy_rows, write_jsonl
 from mltools.commands.grads import Settings as GradsSettings
-from mltools.commands.grads.gradients import Gradients, tensor_sums
+from mltools.commands.grads.gradients import Gradients, _set_aside, tensor_sums
 from mltools.commands.grads.work import Tensors, choose_rows, find_tensors, grads, records, scores
-from mltools.errors import CheckpointError, RowsError, TrainingError
+from mltools.errors import CheckpointError, RowsError, TrainingError, exit_status
 from mltools.io.examples import Examples, read_examples
 from mltools.io.kinds import GradRecord
 from mltools.model.checkpoint_loading import open_checkpoint
@@ -224,6 +224,16 @@ def test_a_gradient_that_is_not_finite_is_an_error() -> None:
         tensor_sums({"w": torch.tensor([1.0, math.inf])})
     with pytest.raises(TrainingError, match="the gradient of w is not finite"):
         tensor_sums({"w": torch.tensor([math.nan])})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_k10_gradients_set_aside_on_a_full_disk() -> None:
+    """The library's own error says no more than how many bytes it wrote."""
+    weight = torch.nn.Parameter(torch.ones(100, 100))
+    weight.grad = torch.ones(100, 100)
+    with pytest.raises(OSError) as raised:
+        _set_aside({"weight": weight}, Path("/dev/full"))
+    assert exit_status(raised.value) == 6
 
 
 def test_command(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

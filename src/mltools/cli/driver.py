@@ -119,7 +119,7 @@ def share(run: Run) -> None:
     place, left_over = launched(), [name for name in LAUNCHER if name in os.environ]
     if place is None:
         if run.spec.shared and "RANK" in left_over:
-            console.warn(f"{', '.join(left_over)} alone are no launcher's: this process works alone")
+            console.warn(f"no launcher set {', '.join(left_over)}: others are missing, so this process works alone")
     elif not run.spec.shared:
         note = f"started as one of {place.processes} processes; {run.name} does all work in each"
         console.log(f"mltools: note: {note}", level=1)

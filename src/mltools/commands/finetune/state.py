@@ -6,7 +6,6 @@ finds the last one. θ_M1 and, where `--raise-lr` goes on after it, the end of a
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError
+from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError, exit_status
 from mltools.io.atomic import atomic_folder, lock
 from mltools.io.outputs import state_folder
 from mltools.io.provenance import CHECKPOINT_FILE, Provenance, tell_other_threads, threads
@@ -114,10 +113,9 @@ class SavedState:
     def failed(self, error: Exception) -> MltoolsError:
         """Say that the checkpoint could not be written, and what is kept of its training."""
         words = getattr(error, "strerror", None) or str(error)
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in words
         kept = f"{self.folder} keeps the training; go on with --resume" if self._meta() else "nothing of it is kept"
         text = f"the checkpoint could not be written ({words}); {kept}"
-        return ResourceError(text) if full else TrainingError(text)
+        return ResourceError(text) if exit_status(error) == ResourceError.exit_code else TrainingError(text)
 
     def discard_finished(self) -> None:
         """Remove what a run left that was killed when all but this was done."""

@@ -210,7 +210,7 @@ def _set_aside(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
     """Write the gradients to a temporary file, tensor by tensor, so that only one of them takes memory."""
     with path.open("wb") as file:
         for parameter in parameters.values():
-            _gradient(parameter).float().cpu().numpy().tofile(file)
+            file.write(np.ascontiguousarray(_gradient(parameter).float().cpu().numpy()).data)  # its errors say why
 
 
 def _read_back(parameters: Mapping[str, nn.Parameter], path: Path) -> Iterator[tuple[str, Tensor]]:
