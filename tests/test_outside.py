@@ -56,5 +56,7 @@ def test_case_from_outside(number: str, tmp_path: Path) -> None:
         assert re.search(pattern, said), (pattern, said)
 
 
-def test_every_case_is_run() -> None:
+def test_every_case_is_run_and_listed() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "reliability.md").read_text()
+    assert re.findall(r"^\| (\d\d) \|", text, re.MULTILINE) == sorted(PRINTS) and f"all {len(PRINTS)} print" in text
     assert not CASES.is_dir() or {path.name for path in CASES.iterdir() if path.is_dir()} == PRINTS.keys()

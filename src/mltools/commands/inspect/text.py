@@ -24,13 +24,15 @@ def as_text(records: Sequence[Found]) -> Iterator[str]:
 
 def _checkpoint_text(record: CheckpointRecord) -> Iterator[str]:
     head = f"classes {', '.join(record.class_names)}" if record.head else "no classification head"
-    pooled = f"{record.pooled_position} position" if record.pooled_position in ("first", "last") else "all positions"
+    pooled = (
+        f"the {record.pooled_position} position" if record.pooled_position in ("first", "last") else "all positions"
+    )
     best = f", best metric {record.best_metric:.4g}" if record.best_metric is not None else ""
     yield f"{record.path}: {record.model_class}, {record.layers} layers of width {record.width}"
     yield from _facts(
         {
             "blocks": f"{record.block_path} ({record.block_class})",
-            "head": head + (f"; reads the {pooled}" if record.pooled_position else ""),
+            "head": head + (f"; reads {pooled}" if record.pooled_position else ""),
             "weights": f"{record.weights:,}, stored as {record.weights_type}"
             + ("" if record.faults else ", all there and finite"),
             "tokenizer": f"{record.tokens:,} tokens" + (f", rows up to {record.longest}" if record.longest else ""),
