@@ -3,8 +3,9 @@
     python benchmarks/spread.py
 
 Errors are drawn: layers have shares of the memory, a bump of some width and place on a little everywhere; a window's
-error is the share of 60 noisy rows that lose theirs, each with the chance of the window's sum, which may saturate. Each
-plan's centre of the additive solution is compared with that of all windows. The cost of a window is L - start + 1
+error is the share of 60 noisy rows that lose theirs, each with the chance of the window's sum, which may saturate, or
+of its square or fourth power: memory kept twice, or four times, that only wide windows undo. Each plan's centre of the
+additive solution is compared with that of all windows. The cost of a window is L - start + 1
 trained layers, as retrain counts them.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mltools.analysis.additive import solve_additive
 from mltools.layers import Span, Window, all_windows, planned_windows
 
-ROWS, SWEEPS, SATURATION = 60, 100, 1.3
+ROWS, SWEEPS, SATURATION, POWERS = 60, 120, 1.3, (1, 2, 4)
 Plans = Mapping[str, Sequence[Window]]
 
 
@@ -26,14 +27,15 @@ def plans(n_layers: int) -> Plans:
     def widths(*chosen: int) -> list[Window]:
         return sorted({window for width in chosen for window in all_windows(n_layers, width)})
 
-    half = n_layers // 2
+    third, half = round(n_layers / 3), n_layers // 2
     return {
         "all": all_windows(n_layers),
         "spread": planned_windows(n_layers, "spread"),
-        "1 and 2": widths(1, 2),
-        f"1 and {half}": widths(1, half),
-        f"{half} and {half + 1}": widths(half, half + 1),
-        f"1 and {n_layers}": widths(1, n_layers),
+        f"1, {third}": widths(1, third),
+        f"1, {half}": widths(1, half),
+        f"1, {half}, {n_layers}": widths(1, half, n_layers),
+        f"{third}, {third + 1}": widths(third, third + 1),
+        f"{third}, {2 * third + 1}": widths(third, 2 * third + 1),
     }
 
 
@@ -46,9 +48,9 @@ def drawn_errors(n_layers: int, rng: random.Random) -> dict[Span, float]:
     """Draw the errors of all windows of one sweep."""
     centre, width = rng.uniform(1, n_layers), rng.choice((0.04, 0.08, 0.16, 0.32)) * n_layers
     bump = [math.exp(-(((layer - centre) / width) ** 2)) + 0.05 * rng.random() for layer in range(1, n_layers + 1)]
-    gain = rng.uniform(1.0, SATURATION) / sum(bump)
+    gain, power = rng.uniform(1.0, SATURATION) / sum(bump), rng.choice(POWERS)
     return {
-        (window.start, window.end): _lost(min(1.0, gain * sum(bump[window.start - 1 : window.end])), rng)
+        (window.start, window.end): _lost(min(1.0, gain * sum(bump[window.start - 1 : window.end])) ** power, rng)
         for window in all_windows(n_layers)
     }
 

@@ -15,7 +15,7 @@ from mltools.errors import UsageError
 
 Span = tuple[int, int]
 Plan = Literal["all", "spread"]
-"""Which windows make a sweep: every one, or those of two widths (`spread_widths`)."""
+"""Which windows make a sweep: every one, or those of a few widths (`spread_widths`)."""
 _Take = Callable[[Sequence[float]], Iterable[float]]
 
 
@@ -104,12 +104,13 @@ def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
 
 
 def spread_widths(n_layers: int) -> tuple[int, ...]:
-    """Give two widths whose windows determine what each layer adds to the error, and the offset.
+    """Give the widths whose windows determine what each layer adds to the error, and the offset: 1, L/3 and 2 L/3.
 
-    Single layers and windows of a third of the layers: 5 L / 3 windows or so. The wider ones steady what single layers
-    say; no two widths that were tried did so clearly better over 6 to 24 layers (`benchmarks/spread.py`).
+    Two L windows or so. The wide ones steady what single layers say, and see memory that is kept twice, which no narrow
+    one undoes; fewer or other widths did worse over 6 to 24 layers (`benchmarks/spread.py`).
     """
-    return tuple(sorted({1, min(n_layers, max(2, round(n_layers / 3)))}))
+    third = max(2, round(n_layers / 3))
+    return tuple(sorted({1, min(n_layers, third), max(1, round(2 * n_layers / 3))}))
 
 
 def planned_windows(n_layers: int, plan: Plan = "all") -> list[Window]:

@@ -199,7 +199,7 @@ PlanName = Annotated[
         "--plan",
         metavar="PLAN",
         steers=False,
-        help="Every window (all), or enough for m_cog_solved: widths 1 and L/3 (spread).",
+        help="Every window (all), or of widths 1, L/3, 2L/3 for m_cog_solved (spread).",
     ),
 ]
 Resume = Annotated[

@@ -17,7 +17,7 @@ class Settings:
     """Print windows of consecutive layers as work items.
 
     Writes one layer list a line: every window of 1..LAYERS, those of one width, or with --plan spread
-    those of two widths that determine m_cog_solved. Feed them to --layers of
+    those of three widths, which determine m_cog_solved. Feed them to --layers of
     swap or retrain with a loop, xargs, GNU parallel or a Slurm array.
     """
 
