@@ -56,6 +56,7 @@ bench: install
 	$(BIN)/python benchmarks/bench.py -o benchmarks/figures/bench-minilm-trec.json
 	$(BIN)/python benchmarks/growth.py > benchmarks/figures/growth.json
 	$(BIN)/python benchmarks/table.py
+	$(BIN)/python benchmarks/thresholds.py
 
 # -- the site; it needs no torch: an environment of its own -------------------------------------------
 site:
