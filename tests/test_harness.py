@@ -73,7 +73,8 @@ class Place:
 
     def left(self) -> set[str]:
         """Name what is there besides the inputs, the output and what keeps unfinished work."""
-        known = {*self.inputs, self.out.name, f"{self.out.name}.partial", "out.resume", "needed", "stdout", "stderr"}
+        known = {*self.inputs, self.out.name, f"{self.out.name}.partial", "out.resume", "needed", "needed.resume"}
+        known |= {"stdout", "stderr"}
         found = {path.name for path in self.folder.iterdir()} - known
         return {name for name in found if name.removesuffix(".kept-1") != self.needed}
 
