@@ -82,7 +82,13 @@ def test_one_run_shares_what_its_items_would_do_again(chosen: str, cli: Cli, tin
         )
 
 
-@pytest.mark.parametrize("words", ["swap --layers 3", "retrain --epochs 1 --layers 3", "shapley"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "swap --layers 3",
+        *(pytest.param(words, marks=pytest.mark.slow) for words in ("retrain --epochs 1 --layers 3", "shapley")),
+    ],
+)
 def test_what_runs_whole_is_priced_whole(words: str, cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     """Where something passes between blocks besides the states, here a convolution, there is no shortcut."""
     noisy, clean = (tiny("deberta-v2", seed, **CONVOLUTION) for seed in (1, 2))

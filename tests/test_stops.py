@@ -175,7 +175,10 @@ def test_k10_a_stopped_sweep_keeps_its_records_and_goes_on(
     assert not list(inputs.glob("out*.partial"))
 
 
-@pytest.mark.parametrize("words", ["swap", "retrain --epochs 1", "shapley --samples 2"])
+@pytest.mark.parametrize(
+    "words",
+    ["swap", *(pytest.param(words, marks=pytest.mark.slow) for words in ("retrain --epochs 1", "shapley --samples 2"))],
+)
 def test_k10_a_resume_with_other_threads_is_said(cli: Cli, tiny: Tiny, words: str, tmp_path: Path) -> None:
     """They decide the last digits; said of every command that goes on from records."""
     tool, *options = words.split()
