@@ -262,6 +262,8 @@ def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         words = [str(argument) for argument in arguments]
         monkeypatch.setattr(sys, "argv", ["mltools", *words])
+        if "mltools.model.speed" in sys.modules:  # dry runs need not come near
+            monkeypatch.setattr("mltools.model.speed.SECONDS", 0.01)
         capfd.readouterr()
         code = main(words)
         captured = capfd.readouterr()

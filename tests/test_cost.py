@@ -66,7 +66,7 @@ def test_retrain_counts_what_it_does(cli: Cli, tiny: Tiny, noisy_rows: Path, pre
     assert chosen["steps"] == 2 * -(-(N - 20) // 8)
 
 
-@pytest.mark.parametrize("chosen", ["", "1", "1-2 1-4 2-3 2 1,4 3"])
+@pytest.mark.parametrize("chosen", [pytest.param("", marks=pytest.mark.slow), "1-2 1-4 2-3 2 1,4 3"])
 def test_one_run_shares_what_its_items_would_do_again(chosen: str, cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     options = [word for window in chosen.split() for word in ("--layers", window)]
     pair, rows = (tiny("bert", 1), tiny("bert", 2)), read_examples(noisy_rows)

@@ -162,6 +162,7 @@ def test_ctrl_c_stops_both_and_keeps_the_records(pair: Pair, inputs: Path) -> No
     assert len((inputs / "out.jsonl.partial").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_where_one_is_killed_the_other_does_not_wait(pair: Pair, inputs: Path) -> None:
     pair.processes[1].send_signal(signal.SIGKILL)
     assert pair.wait() == [1, None]
