@@ -116,7 +116,7 @@ def cell(record: Record) -> str:
     """Show one judgement: accuracy@1, share, centre error, and over how many plants."""
     numbers = (record["accuracy"], record["share"], record["centre_error"])
     shown = ", ".join("-" if number is None else f"{number:.2f}" for number in numbers)
-    return f"{shown} ({record['n_groups']}{'' if record['valid'] is not False else ', not valid'})"
+    return f"{shown} ({record['n_groups']})"
 
 
 def truth(records: Iterable[Record], decoys: Iterable[str]) -> Iterator[str]:
@@ -128,20 +128,31 @@ def truth(records: Iterable[Record], decoys: Iterable[str]) -> Iterator[str]:
             if record["decoy"] == decoy:
                 both[record["window"] != str(record["planted"])].append(record["reverted"])
         own, other = both
-        yield (
-            f"- Decoy {decoy}: swapping only the planted layers reverts {min(own):.2f} to {max(own):.2f} of the noisy "
-            f"rows, only the others {min(other):.2f} to {max(other):.2f}."
-        )
+        if own and other:
+            yield (
+                f"- Decoy {decoy}: swapping only the planted layers reverts {min(own):.2f} to {max(own):.2f} of the "
+                f"noisy rows, only the others {min(other):.2f} to {max(other):.2f}."
+            )
+
+
+def case(record: Record) -> tuple[Any, ...]:
+    """Name the plant, and the donor that a record compares it with."""
+    return record["dataset"], record["seed"], record["planted"], record["decoy"]
 
 
 def tables(records: Sequence[Record]) -> str:
-    """Give all tables, each with its heading."""
-    kinds = sorted({(record["layers"], "," in str(record["planted"])) for record in records})
+    """Give all tables, each with its heading; cases whose records are invalid have tables of their own."""
+    invalid = {case(record): f", {record['valid_reason']}" for record in records if record.get("valid") is False}
+    kinds: dict[tuple[int, str, str], list[Record]] = {}
+    for record in records:
+        kind = "pairs" if "," in str(record["planted"]) else "single"
+        kinds.setdefault((record["layers"], invalid.get(case(record), ""), kind), []).append(record)
     shown = []
-    for depth, pair in kinds:
-        chosen = [r for r in records if (r["layers"], "," in str(r["planted"])) == (depth, pair)]
+    for (depth, why, kind), chosen in sorted(
+        kinds.items(), key=lambda item: (item[0][0], item[0][1], item[0][2] < "s")
+    ):
         tasks = sorted({f"{record['dataset']} (seed {record['seed']})" for record in chosen})
-        shown.append(f"{depth} layers, {'pairs' if pair else 'single'}: {', '.join(tasks)}.\n\n{table(chosen)}")
+        shown.append(f"{depth} layers, {kind}{why}: {', '.join(tasks)}.\n\n{table(chosen)}")
     return "\n\n".join(shown)
 
 

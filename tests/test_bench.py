@@ -58,9 +58,11 @@ def test_each_technique_is_judged_by_its_own_records(bench: ModuleType) -> None:
         {**event("initiation", None), **of},
     ]
     change = [{"tool": "inspect", "layer": layer, "score": score, **of} for layer, score in enumerate([9.0, 0, 1, 1])]
-    lines = bench.tables([*sweep, *truth, *states, *change]).splitlines()
+    unlearnt = {"valid": False, "valid_reason": "noisy_not_memorised", **tags("1", "none")}
+    failed = [window(name, 1.0, 1.0, **unlearnt) for name in ("1", "2", "3", "1-2", "2-3", "1-3")]
+    lines = bench.tables([*sweep, *truth, *states, *change, *failed]).splitlines()
     assert lines[0] == "3 layers, single: t (seed 1)."
-    assert {line.split("|")[1].strip(): line.split("|")[3].strip() for line in lines[4:-2]} == {
+    assert {line.split("|")[1].strip(): line.split("|")[3].strip() for line in lines[4:10]} == {
         "swap, window mean": "1.00, 0.43, 0.00 (1)",
         "swap, solved": "1.00, 1.00, 0.00 (1)",
         "single swaps": "0.00, 0.22, 0.56 (1)",
@@ -68,7 +70,8 @@ def test_each_technique_is_judged_by_its_own_records(bench: ModuleType) -> None:
         "centroid, crossing": "0.00, 0.00, 1.00 (1)",
         "centroid, initiation": "0.33, -, - (1)",
     }
-    assert lines[-1].endswith("reverts 1.00 to 1.00 of the noisy rows, only the others 0.25 to 0.25.")
+    assert lines[13] == "3 layers, single, noisy_not_memorised: t (seed 1)."
+    assert lines[11].endswith("reverts 1.00 to 1.00 of the noisy rows, only the others 0.25 to 0.25.")
 
 
 @pytest.mark.skipif(not KEPT, reason="no records here: not a checkout")

@@ -1,5 +1,6 @@
 """Known answers: `finetune --train` changes these layers alone, and `decoy` changes others by what holds no memory."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_bench(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     assert first.code == 0, first.err
     table = first.out.splitlines()
     headings = [line for line in table if line.startswith("4 layers, ")]
-    assert headings == ["4 layers, single: rows (seed 1).", "4 layers, pairs: rows (seed 1)."]
+    assert [re.split("[,:] ", line)[1] for line in headings] == ["single", "pairs"]
     assert table[2] == "| technique | cost | decoy: none | decoy: random | decoy: drift | decoy: head |"
     techniques = [line.split("|")[1].strip() for line in table[4:] if line.startswith("|")]
     swaps = ("swap, window mean", "swap, solved", "single swaps")
