@@ -21,6 +21,7 @@ CLEAN_ONLY = {
 }
 
 
+@pytest.mark.slow
 def test_all_is_the_default_and_more_than_there_are_is_all(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows)
     usual, every, many = (cli(*command, *options) for options in ((), ("--clean-rows", "all"), ("--clean-rows", 999)))
@@ -53,6 +54,7 @@ def test_noisy_rows_are_all_there_and_clean_ones_those_drawn(
         assert ends == wilson_of_drawn(record["clean_accuracy"], 12, other["n_clean"])
 
 
+@pytest.mark.slow
 def test_nothing_else_is_measured_of_the_rest(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """NOISY's and CLEAN's own accuracies are of the same rows: those of a file that holds no others."""
     models = tiny("bert", 1), tiny("bert", 2)
@@ -75,6 +77,7 @@ def test_the_draw_goes_by_ids_and_fewer_are_part_of_more(
     assert (five.n_left_out, draw_clean(nine, 5).ids, draw_clean(nine, 5).n_left_out) == (33, five.ids, 33)
 
 
+@pytest.mark.slow
 def test_another_number_is_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "-q")
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"

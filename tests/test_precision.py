@@ -37,7 +37,7 @@ def others(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [
-        ("bert", ()),
+        pytest.param("bert", (), marks=pytest.mark.slow),
         pytest.param("llama", (), marks=pytest.mark.slow),
         pytest.param("gpt2", ("--batch-size", 3), marks=pytest.mark.slow),
         pytest.param("bert", ("--part", "attn"), marks=pytest.mark.slow),
@@ -150,6 +150,7 @@ def test_what_cannot_be_had_in_bfloat16_is_run_in_float32(
     assert "the sweep runs in float32" in done.err
 
 
+@pytest.mark.slow
 def test_the_gain_is_measured() -> None:
     assert 0 < reduced.gain(64, torch.device("cpu")) < 100
 
@@ -169,6 +170,7 @@ def test_copies_are_of_their_own_and_share_what_the_originals_share(tiny: Tiny) 
 
 
 @pytest.mark.usefixtures("gain")
+@pytest.mark.slow
 def test_the_error_is_that_of_the_worst_logit(tiny: Tiny, noisy_rows: Path) -> None:
     """Equal models err nowhere; a head of CLEAN that favours a class by .5 more shows as .5."""
     noisy, clean = (open_checkpoint(str(tiny("bert", seed))) for seed in (1, 2))
@@ -193,6 +195,7 @@ def test_errors_of_gaps() -> None:
     assert reduced.gap_errors(logits, low).tolist() == pytest.approx([0.5, 1.5, 1.0, 0.0])
 
 
+@pytest.mark.slow
 def test_another_precision_is_another_sweep(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "-q")
     (tmp_path / "half.jsonl").write_text(cli(*command, "--shard", "1/2").out)
