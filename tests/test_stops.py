@@ -245,6 +245,24 @@ def test_what_comes_of_a_stop_is_the_stop(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert (found.code, found.err) == (143, "mltools: terminated\n")
 
 
+def test_what_a_library_makes_of_a_stop_is_the_stop_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop while a model was built came out as a checkpoint that cannot be loaded, status 4 (seen under kills)."""
+
+    def broken_off(name: str, given: object) -> None:
+        with checkpoint_errors("noisy", "cannot be loaded"):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(1)
+            finally:
+                raise RuntimeError("trying to pop from empty mode stack")
+
+    from mltools.model.checkpoint_loading import _checkpoint_errors as checkpoint_errors
+
+    monkeypatch.setattr("mltools.cli.driver.run_command", broken_off)
+    found = cli("windows", 3)
+    assert (found.code, found.err) == (143, "mltools: terminated\n")
+
+
 LEFT_OVER = """
 import os, sys
 from mltools.__main__ import run

@@ -74,7 +74,8 @@ def _show_trace(error: BaseException) -> None:
 def _status(error: BaseException) -> int:
     """Say what happened in one line, and choose the exit status (DESIGN §7)."""
     stop = asked()
-    if stop is not None and not isinstance(error, MltoolsError | SystemExit):
+    ours = isinstance(error, MltoolsError) and error.__cause__ is None  # not made of what a library raised
+    if stop is not None and not ours and not isinstance(error, SystemExit):
         stop.__notes__ = [*getattr(error, "__notes__", ())]
         error = stop  # what else comes of it, as an import that was broken off, is not worth a word
     match error:
