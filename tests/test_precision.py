@@ -188,6 +188,29 @@ def test_the_error_is_that_of_the_worst_logit(tiny: Tiny, noisy_rows: Path) -> N
     assert np.isnan(reduced.largest_error(sides, [noisy, other, clean], encoded, examples.ids, window_logits))
 
 
+@pytest.mark.usefixtures("gain")
+def test_logits_that_are_no_numbers_are_run_again(
+    cli: Cli, tiny: Tiny, noisy_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gap that is no number is certain of nothing, wherever outside the sample it occurs."""
+    walked = predictions.Walker.walked
+
+    def broken(self: predictions.Walker, *arguments: Any, **options: Any) -> Any:
+        found = walked(self, *arguments, **options)
+        if next(self.sides.noisy.model.parameters()).dtype == torch.bfloat16:
+            found.predicted[:, 0], found.margin[:, 0] = 9, np.nan
+            if found.donor is not None and found.donor_margin is not None:
+                found.donor[0], found.donor_margin[0] = 9, np.nan
+        return found
+
+    command = ("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", "2-3")
+    full = cli(*command)
+    monkeypatch.setattr(predictions.Walker, "walked", broken)
+    low = cli(*command, "--precision", "bf16")
+    assert low.records[0]["precision"] == "bf16"
+    assert others(low.records) == others(full.records)
+
+
 def test_errors_of_gaps() -> None:
     """Of the class that the reduced logits choose: less far ahead, ahead of another class, behind."""
     logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 2.5], [3.0, 3.5, 0.0], [1.0, 0.0, 0.0]])

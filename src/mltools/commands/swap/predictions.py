@@ -200,8 +200,8 @@ class Sweep:
         windows = [result.measured[index] for index in chosen]
         limits, done = np.full(len(chosen), self.safe), np.zeros((len(chosen), len(self.encoded)), np.bool_)
         while True:
-            near = (result.margin[chosen] < limits[:, None]) & ~done
-            rows = np.flatnonzero(near.any(axis=0) | (with_donor & (result.donor_margin < self.safe)))
+            near = ~(result.margin[chosen] >= limits[:, None]) & ~done  # so what is no number too
+            rows = np.flatnonzero(near.any(axis=0) | (with_donor & ~(result.donor_margin >= self.safe)))
             if not len(rows):
                 break
             walked = partial(self._walked_where, near=near, windows=windows, with_donor=with_donor)
