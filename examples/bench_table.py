@@ -136,8 +136,8 @@ def truth(records: Iterable[Record], decoys: Iterable[str]) -> Iterator[str]:
 
 
 def case(record: Record) -> tuple[Any, ...]:
-    """Name the plant, and the donor that a record compares it with."""
-    return record["dataset"], record["seed"], record["planted"], record["decoy"]
+    """Name the plant, by its model's depth too, and the donor that a record compares it with."""
+    return record["layers"], record["dataset"], record["seed"], record["planted"], record["decoy"]
 
 
 def tables(records: Sequence[Record]) -> str:

@@ -74,6 +74,16 @@ def test_each_technique_is_judged_by_its_own_records(bench: ModuleType) -> None:
     assert lines[11].endswith("reverts 1.00 to 1.00 of the noisy rows, only the others 0.25 to 0.25.")
 
 
+def test_a_plant_that_failed_says_nothing_of_a_model_of_another_depth(bench: ModuleType) -> None:
+    shallow, deep = tags("2", "none"), tags("2", "none") | {"layers": 4}
+    sweep = [window(f"{a}-{b}", float(a <= 2 <= b), 1.0, **shallow) for a in (1, 2, 3) for b in range(a, 4)]
+    why = {"valid": False, "valid_reason": "noisy_not_memorised"}
+    unlearnt = [window(f"{a}-{b}", 1.0, 1.0, **deep, **why) for a in (1, 2, 3, 4) for b in range(a, 5)]
+    found = bench.tables([*sweep, *unlearnt])
+    headings = [line for line in found.splitlines() if line.endswith(".") and not line.startswith("-")]
+    assert headings == ["3 layers, single: t (seed 1).", "4 layers, single, noisy_not_memorised: t (seed 1)."]
+
+
 @pytest.mark.skipif(not KEPT, reason="no records here: not a checkout")
 def test_the_pages_tables_are_what_the_records_give(bench: ModuleType) -> None:
     found = bench.tables([record for path in KEPT for record in bench.read(path)])
