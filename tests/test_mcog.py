@@ -206,6 +206,16 @@ def test_a_tag_may_be_a_column_of_another_kind_of_record(cli: Cli, file: Callabl
     assert [record["epoch"] for record in cli("mcog", file(rows)).records] == [1, 2]
 
 
+@pytest.mark.parametrize("tag", [{"m_cog": 0.5}, {"n_runs": "a"}])
+def test_a_tag_named_like_what_is_found_is_refused_and_takes_no_place(
+    tag: dict[str, Any], cli: Cli, file: Callable[[Rows], Path]
+) -> None:
+    """A column `m_cog` of the sweep's records stood where the centre found belongs."""
+    result = cli("mcog", file(layers([0.2, 0.4, 0.4], **tag)))
+    assert (result.code, result.out) == (3, "")
+    assert f'column "{next(iter(tag))}" ({next(iter(tag.values()))!r}) is also one of what is found' in result.err
+
+
 def test_targets_and_parts_are_groups_and_the_embeddings_do_not_count(cli: Cli) -> None:
     rows = [
         {**row, "target": target}

@@ -241,3 +241,33 @@ def test_swap_ends_at_the_edge_of_a_start(cli: Cli, tiny: Tiny, noisy_rows: Path
         statuses.append(found.code)
     assert statuses == [75, 75, 75, 0]
     assert cli("merge", records).out == cli(*command).out
+
+
+@pytest.mark.parametrize(
+    ("change", "twice", "said"),
+    [
+        ({"memorisation_error": "0.5"}, False, '"memorisation_error" is "0.5", not a number'),
+        ({"id": [1]}, False, '"id" is [1], not one value'),
+        ({"clean_accuracy": 7}, True, 'and yet "clean_accuracy" differs'),
+    ],
+)
+def test_merge_names_what_is_wrong_in_a_record(
+    change: dict[str, object], twice: bool, said: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+) -> None:
+    """Records that somebody changed ended as faults of ours."""
+    records = cli(*sweep("swap", tiny, noisy_rows)).records
+    file = tmp_path / "records.jsonl"
+    given = [{**records[-1], **change}, *records[:-1], *records[-1:] * twice]
+    file.write_text("".join(json.dumps(record) + "\n" for record in given))
+    result = cli("merge", file)
+    assert result.code == 3 and said in result.err and len(result.err.splitlines()) == 1
+
+
+def test_merge_takes_an_absent_column_as_null(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """As Parquet reads it, where another record of the file has the column."""
+    whole = cli(*sweep("swap", tiny, noisy_rows))
+    file = tmp_path / "records.jsonl"
+    lacking = {name: value for name, value in whole.records[0].items() if name != "n_rerun"}
+    assert whole.records[0]["n_rerun"] is None
+    file.write_text(f"{whole.out}{json.dumps(lacking)}\n")
+    assert cli("merge", file).out == whole.out

@@ -6,7 +6,7 @@ names of their fields (`learning_rate`, `max_length`). Nothing is written but wh
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from mltools.errors import UsageError
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples, read_examples
 from mltools.io.lines import dump
+from mltools.io.writer import as_row
 from mltools.run import Run
 from mltools.spec import CommandSpec, Operand, flatten
 
@@ -35,12 +36,6 @@ class Results(list[Any]):
         import polars
 
         return polars.DataFrame(self.rows(), infer_schema_length=None)
-
-
-def as_row(record: Any) -> dict[str, Any]:
-    """Give a record's columns, and those of its group if it comes with them."""
-    own, group = record if isinstance(record, tuple) else (record, {})
-    return {**(own if isinstance(own, Mapping) else vars(own)), **group}
 
 
 def read_rows(rows: Any, columns: Columns = Columns()) -> Examples:

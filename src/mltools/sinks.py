@@ -72,13 +72,6 @@ class RecordSink(RecordWriter):
             return None
         return f"{partial.path} holds {partial.n} finished records; {self._run.goes_on(partial.path)}"
 
-    def write(self, record: Any) -> None:
-        """Write a record."""
-        if isinstance(record, tuple):
-            own, group = record
-            record = {**vars(own), **group}
-        super().write(record)
-
 
 class NoSink:
     """Takes nothing: the work writes its one output itself."""

@@ -18,8 +18,8 @@ from mltools.spec import CommandSpec, Flag, Operand, flatten
 if TYPE_CHECKING:
     from mltools.io.records import Record
 
-SCALED = "memorisation_error_scaled"
-"""What a part can only say once the full window is known."""
+ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
+"""What a window is measured by, and what a part can only say of it once the full window is known."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def run(run: Any) -> Iterator[dict[str, Any]]:
         tell_missing(missing, to_stdout=run.get("out") not in (None, Path(STDIN)))
         unknown = "" if line or listed is not None else "; --made-by says of what"
         raise RowsError(f"{len(missing)} of {len(expected)} items are missing (their commands are printed{unknown})")
-    rows = [record.values for item in expected for record in found[item.digest].values()]
-    run.report(items=len(expected), duplicates=len(parts) - len(rows) or None)
-    yield from with_scaled(rows)
+    kept = [record for item in expected for record in found[item.digest].values()]
+    run.report(items=len(expected), duplicates=len(parts) - len(kept) or None)
+    yield from with_scaled(kept)
 
 
 def check_one_sweep(records: Sequence["Record"]) -> None:
@@ -117,13 +117,16 @@ def by_item(records: Iterable["Record"]) -> dict[str, dict[Any, "Record"]]:
     Raises:
         RowsError: two of one item that differ.
     """
+    from mltools.io.groups import SCALARS
+
     found: dict[str, dict[Any, Record]] = {}
     for record in records:
-        own, row = found.setdefault(record.values["item_digest"], {}), record.values.get("id")
+        row = record.get("id", SCALARS) if "id" in record.values else None
+        own = found.setdefault(record.values["item_digest"], {})
         other = own.setdefault(row, record)
         mine, theirs = ({**each.values, SCALED: None, "threads": None} for each in (record, other))
-        if mine != theirs:
-            name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
+        name = next((key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)), None)
+        if name is not None:
             raise RowsError(f'{record.place}: the same item as {other.place}, and yet "{name}" differs')
         if other.values.get(SCALED) is None and record.values.get(SCALED) is not None:
             own[row] = record
@@ -216,13 +219,18 @@ def tell_missing(missing: Sequence[Item], *, to_stdout: bool) -> None:
         sys.stderr.write(lines)
 
 
-def with_scaled(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Fill in the scaled errors, which parts without the full window could not know."""
+def with_scaled(records: Sequence["Record"]) -> Iterator[dict[str, Any]]:
+    """Fill in the scaled errors, which parts without the full window could not know.
+
+    Raises:
+        RowsError: an error is no number.
+    """
     from mltools.sweep import scaled
 
-    full = next((row["memorisation_error"] for row in rows if row.get("width") == row.get("layers", 0)), None)
-    for row in rows:
-        yield {**row, SCALED: scaled(row["memorisation_error"], full)} if SCALED in row else row
+    whole = next((each for each in records if each.values.get("width") == each.values.get("layers", 0)), None)
+    full = whole.number(ERROR) if whole is not None else None
+    for each in records:
+        yield {**each.values, SCALED: scaled(each.number(ERROR), full)} if SCALED in each.values else each.values
 
 
 SPEC = CommandSpec(

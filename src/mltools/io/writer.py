@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mltools.errors import UsageError
+from mltools.errors import RowsError, UsageError
 from mltools.io.lines import dump
 from mltools.io.partial import Partial
 from mltools.io.provenance import Provenance
@@ -47,8 +47,8 @@ class RecordWriter:
             write_table(self._out, self._rows, self.provenance, self.kinds, replace=self._replace)
 
     def write(self, record: Any) -> None:
-        """Write one record (a dataclass or a dict)."""
-        row = record if isinstance(record, dict) else dataclasses.asdict(record)
+        """Write one record, as `as_row` takes it."""
+        row = as_row(record)
         clash = next((tag for tag in self._tags if tag in row), None)
         if clash is not None:
             raise UsageError(f'tag "{clash}" is a column of the records already; choose another name')
@@ -60,3 +60,20 @@ class RecordWriter:
             self._rows.append(row)
             if self.partial is not None:
                 self.partial.append(dump(row))
+
+
+def as_row(record: Any) -> dict[str, Any]:
+    """Give the columns of a record: a dataclass or a mapping, or a pair of one and the columns of its group.
+
+    Raises:
+        RowsError: a column of the group is also one of the record's own, and differs.
+    """
+    own, group = record if isinstance(record, tuple) else (record, {})
+    row = dict(own) if isinstance(own, Mapping) else dataclasses.asdict(own)
+    for name, value in group.items():
+        if row.get(name, value) != value:  # a foreign column must not take the place of what was found
+            raise RowsError(
+                f'the records\' column "{name}" ({value!r}) is also one of what is found ({row[name]!r}); '
+                "leave it out, or give it another name"
+            )
+    return {**row, **group}

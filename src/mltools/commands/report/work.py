@@ -12,6 +12,7 @@ from mltools.errors import MltoolsError, RowsError
 from mltools.io.atomic import atomic_file
 from mltools.io.records import Records
 from mltools.io.stdout import write_stdout
+from mltools.io.writer import as_row
 from mltools.run import Run
 from mltools.sinks import to_stdout
 
@@ -67,7 +68,7 @@ def _draw(page: Page, picture: str, parts: Sequence[Records], by: Sequence[str] 
 
 
 def _weigh(page: Page, parts: Sequence[Records], by: Sequence[str] | None) -> None:
-    page.table([{**vars(record), **tags} for record, tags in mcog(iter(parts), by)], "Centres of gravity")
+    page.table([as_row(found) for found in mcog(iter(parts), by)], "Centres of gravity")
 
 
 def _try(page: Page, what: str, make: Callable[[], None]) -> None:
