@@ -15,6 +15,7 @@ from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # where two threads are asked for, they sleep, not spin, between products
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from forkserver import Process, write_client

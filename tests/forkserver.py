@@ -6,6 +6,7 @@ SOCKET` serves; the `mltools` on PATH hands over its arguments, folder, environm
 
 import array
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -147,6 +148,7 @@ def serve(path: str) -> None:
     torch.set_num_threads(1)
     speed.SECONDS = 0.01  # dry runs need not come near
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()  # a collection in a child need not copy every page of these libraries
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)

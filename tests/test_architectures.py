@@ -19,18 +19,17 @@ Tiny = Callable[..., Path]
 Array = NDArray[np.float32]
 
 
-def plain_logits(folder: Path, donor: Path, window: Window | None, texts: list[str]) -> Array:
+def plain_logits(folder: Path, donor: Path, prefix: str, window: Window, texts: list[str]) -> Array:
     """Load, copy tensors, run stock forward one row at a time: the plain way."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     other = AutoModelForSequenceClassification.from_pretrained(donor).state_dict()
-    prefix = open_checkpoint(str(folder)).stack.path
     state = model.state_dict()
     for name in state:
         number = name.removeprefix(prefix + ".").split(".")[0]
-        if window and name.startswith(prefix + ".") and int(number) + 1 in window.layers:
+        if name.startswith(prefix + ".") and int(number) + 1 in window.layers:
             state[name] = other[name]
     model.load_state_dict(state)
     with torch.inference_mode():
@@ -51,9 +50,10 @@ def test_swap_cached_equals_plain(architecture: str, tiny: Tiny, noisy_rows: Pat
     for batch in encoded.batches(np.arange(len(examples)), 16, base.runner.device):
         for index, values in window_logits(base, donor, batch, windows):
             logits[index, batch.rows] = values.numpy()
-    texts = examples.texts(" ")
+    some = slice(None, None, 4)
+    texts = examples.texts(" ")[some]
     for window, ours in zip(windows, logits, strict=True):
-        assert np.abs(ours - plain_logits(noisy, clean, window, texts)).max() < 1e-5
+        assert np.abs(ours[some] - plain_logits(noisy, clean, base.stack.path, window, texts)).max() < 1e-5
 
 
 @pytest.mark.parametrize("architecture", BY_ARCHITECTURE)

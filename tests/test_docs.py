@@ -192,7 +192,8 @@ def sparing(value: Any, name: str, long: Collection[str]) -> Any:
     return pytest.param(value, id=name, marks=[pytest.mark.slow] if name in long else [])
 
 
-LONG_PAGES = ("costs.md", "natural-noise.md", "techniques.md")
+LONG_PAGES = ("costs.md", "natural-noise.md", "scale.md", "techniques.md")
+"""What these do is done by other tests every time: test_recipes.py, test_shards.py, test_commands.py."""
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def shifted(record: dict[str, Any], number: int) -> dict[str, Any]:
     return {"score": record["score"] + number * record["layer"] / 100}
 
 
-LONG_EXAMPLES = ("finetune", "generalise", "report", "shapley", "attribute")
+LONG_EXAMPLES = ("finetune", "generalise", "report", "retrain", "shapley", "attribute")
 """Commands of which the first example is run every time, the others in the slow tier."""
 
 

@@ -23,7 +23,7 @@ from conftest import Cli
 from fuzz_targets import CORPUS, TARGETS, run
 
 SEEDS = [path for target in TARGETS for path in sorted((CORPUS / target).iterdir())]
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SLOW = settings(QUICK, max_examples=15)
 
 values = st.recursive(

@@ -106,8 +106,15 @@ def plain_mean(folder: Path, examples: Examples, rows: list[int], objective: str
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("architecture", ["bert", "deberta-v2", "modernbert", "gpt2", "opt", "gpt_neo", "qwen2"])
 @pytest.mark.parametrize("objective", ["loss", "logit"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "bert",
+        "gpt2",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("deberta-v2", "modernbert", "opt", "gpt_neo", "qwen2")),
+    ],
+)
 def test_b17_equals_a_loop_over_rows(
     architecture: str, objective: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:

@@ -181,7 +181,7 @@ def _spaced(draw: st.DrawFn, value: object) -> str:
 
 
 @given(st.lists(json_lines(), min_size=2, max_size=8), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_no_other_byte_changes(lines: list[tuple[str, str, str]], rate: float) -> None:
     lines += [('{"label":', '"a"', "}"), ('{"label":', '"b"', "}")]
     data = "".join("".join(line) + "\n" for line in lines).encode("utf-8", "surrogatepass")

@@ -61,7 +61,7 @@ def test_conformance_logits(case: str, checkpoint: str) -> None:
     assert np.abs(logits - np.array(expected)).max() < 5e-6
 
 
-@pytest.mark.parametrize("layers", [1, 2, 4, 6, 7])
+@pytest.mark.parametrize("layers", [1, 2, 4, 6])
 def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -> None:
     """DESIGN §6: L(L+1)(L+2)/6 + L layer applications a row for all windows, and L for CLEAN whole."""
     base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=layers))) for seed in (1, 2))
@@ -148,7 +148,7 @@ def test_swapping_all_gives_the_donors_blocks(tiny: Tiny, noisy_rows: Path) -> N
     assert torch.allclose(logits, whole, atol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.sets(st.integers(1, 4), min_size=1), min_size=1, max_size=4, unique_by=tuple))
 def test_any_set_of_layers_equals_alone(tiny: Tiny, noisy_rows: Path, sets: list[set[int]]) -> None:
     """Windows walked together, contiguous or not, give the logits they give alone."""
@@ -161,11 +161,14 @@ def test_any_set_of_layers_equals_alone(tiny: Tiny, noisy_rows: Path, sets: list
         assert torch.allclose(together[index], alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["bert", "gpt2", "opt", pytest.param("roberta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "architecture", ["bert", "gpt2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opt", "roberta"))]
+)
 def test_b02_padding_side_batch_size_and_order_do_not_matter(
-    architecture: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+    architecture: str, cli: Cli, tiny: Tiny, tmp_path: Path
 ) -> None:
-    shuffled = toy_rows()
+    shuffled = toy_rows(20)
+    noisy_rows = write_jsonl(tmp_path / "rows.jsonl", shuffled)
     np.random.default_rng(1).shuffle(shuffled)
     rows = write_jsonl(tmp_path / "shuffled.jsonl", shuffled)
     left = {"padding_side": "left"}

@@ -59,7 +59,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     return [name, *(word for some in words for word in some)]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(lines())
 def test_plain_lines_are_read_as_typer_reads_them(words: list[str]) -> None:
     read = read_words(words)
