@@ -264,7 +264,8 @@ def test_configuration_that_is_no_json_object(copy: Path, text: str) -> None:
         ({"hidden_act": "nonsense"}, "cannot be loaded as a sequence classifier ("),
         ({"pad_token_id": 999}, "cannot be loaded as a sequence classifier ("),
         ({"type_vocab_size": 0}, "the model cannot be run ("),
-        ({"id2label": {"0": "a", "2": "b"}}, "2 weights are of another shape (classifier.bias is (4,), not (2,)"),
+        ({"id2label": {"0": "a", "1": "b"}}, "2 weights are of another shape (classifier.bias is (4,), not (2,)"),
+        ({"id2label": dict(zip("0234", "abcd", strict=True))}, "config.json cannot be used (id2label has the numbers"),
         ({"id2label": {"x": "a"}}, "config.json cannot be used ("),
         ({"id2label": dict(enumerate("abca"))}, 'config.json names two classes "a"'),
     ],
@@ -272,6 +273,13 @@ def test_configuration_that_is_no_json_object(copy: Path, text: str) -> None:
 def test_configurations_that_cannot_be_meant(copy: Path, changes: dict[str, Any], reason: str) -> None:
     configure(copy, **changes)
     assert refusal(copy).startswith(reason)
+
+
+def test_classes_that_are_not_numbered_in_a_row_are_refused_by_every_tool(copy: Path, cli: Cli) -> None:
+    """`inspect` ended as a fault of ours where a class in the middle had no name."""
+    configure(copy, id2label=dict(zip("0234", "abcd", strict=True)))
+    result = cli("inspect", copy)
+    assert result.code == 4 and result.err.endswith("(id2label has the numbers 0, 2, 3, 4, not 0 to 3)\n")
 
 
 @pytest.mark.timeout(60)

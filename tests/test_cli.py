@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import mltools.run
 from conftest import Cli, marked, toy_rows, write_jsonl
 from mltools.errors import CheckpointError
 
@@ -189,6 +191,24 @@ def test_b51_a_bug_says_that_it_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch
     assert result.err == (
         "mltools: a fault in mltools: ZeroDivisionError: oh\\x1b[31m (--debug shows where; please report it)\n"
     )
+
+
+def test_a_warning_of_a_library_is_a_line_at_v(cli: Cli, monkeypatch: pytest.MonkeyPatch, rows: Path) -> None:
+    """torch's own, with the path of its file and a line of its code, stood among our lines."""
+    given = mltools.run.Run.input
+
+    def warned(*arguments: Any, **settings: Any) -> Any:
+        warnings.warn("two\nlines", UserWarning, stacklevel=1)
+        return given(*arguments, **settings)
+
+    monkeypatch.setattr("mltools.run.Run.input", warned)
+    monkeypatch.setattr(sys, "warnoptions", [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        assert "two" not in cli("perturb", rows).err
+        assert "two\\nlines\n" in cli("perturb", rows, "-v").err
+        assert warnings.showwarning is before
 
 
 @pytest.mark.parametrize(

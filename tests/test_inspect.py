@@ -313,6 +313,16 @@ def content(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (sorted(path.iterdir()) if path.is_dir() else [path])}
 
 
+def test_provenance_that_somebody_changed_is_shown_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    """A command that is no list of words ended as a fault of ours."""
+    saved = tmp_path / "made.json"
+    for command, inputs, shown in ((["b", {}], {"rows": 3}, "b '{}' (version 1)"), (7, [1], "mcog (version 1)")):
+        made = {"tool": "mcog", "version": 1, "command": command, "inputs": inputs, "settings": 1}
+        saved.write_text(json.dumps(made))
+        result = cli("inspect", saved)
+        assert (result.code, result.out.splitlines()[1]) == (0, f"  made by  {shown}"), result.err
+
+
 def test_provenance_file(cli: Cli, noisy_rows: Path, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"text": "a", "label": i % 2} for i in range(20)])
     saved = tmp_path / "how.json"

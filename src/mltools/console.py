@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict, TypeVar
@@ -44,6 +45,15 @@ def configure(*, verbosity: int | None = None, color: bool | None = None, progre
 def printable(text: str) -> str:
     """Show control characters escaped, so that text from files cannot send commands to a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print libraries' warnings as lines of information from verbosity 1 on, unless Python was told what to do."""
+    with warnings.catch_warnings():
+        if not sys.warnoptions:
+            warnings.showwarning = lambda message, *_, **__: log(str(message), 1)  # as its documentation allows
+        yield
 
 
 def error(message: str) -> None:

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.configure(verbosity=0, color=True, progress="auto")
-    with stoppable():
+    with stoppable(), console.warnings_as_lines():
         try:
             try:
                 return _run(arguments)

@@ -7,7 +7,7 @@ taken if the configuration class has it or the model's own code names it, and no
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformers import CONFIG_MAPPING, masking_utils, modeling_layers, modeling_rope_utils
@@ -27,6 +27,8 @@ STEERING = frozenset(
 )
 """Never let through, whatever names them. Nor are names that start with `_`, which are transformers' own."""
 COMMON = frozenset({"num_labels", "id2label", "label2id", "problem_type", "dtype", "torch_dtype", "model_type"})
+SHOWN = 8
+"""How many of its names an error shows."""
 SHARED_CODE = (masking_utils, modeling_layers, modeling_rope_utils)
 
 
@@ -53,12 +55,23 @@ def build_config(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _labels(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the names of the classes counted from 0, where they count from 1."""
+    """Give the names of the classes counted from 0, where they count from 1.
+
+    Raises:
+        ValueError: they count in another way.
+    """
     names = values.get("id2label")
-    if not isinstance(names, dict) or sorted(names) != sorted(str(i + 1) for i in range(len(names))):
+    if not isinstance(names, dict) or names.keys() == _numbered(0, names):
         return {}
+    if names.keys() != _numbered(1, names):
+        found = ", ".join(map(console.printable, list(names)[:SHOWN]))
+        raise ValueError(f"id2label has the numbers {found}, not 0 to {len(names) - 1}")
     inorder = [names[str(i + 1)] for i in range(len(names))]
     return {"id2label": dict(enumerate(inorder)), "label2id": {str(label): i for i, label in enumerate(inorder)}}
+
+
+def _numbered(first: int, names: Collection[str]) -> set[str]:
+    return {str(first + i) for i in range(len(names))}
 
 
 LAYERS, COUNT, SIZE = (

@@ -107,11 +107,12 @@ def _made_by(provenance: Mapping[str, Any] | None) -> dict[str, str]:
     if provenance is None:
         return {"made by": "not said"}
     command = provenance.get("command")
-    by = shlex.join(command) if isinstance(command, list) else str(provenance.get("tool"))
+    by = shlex.join(map(str, command)) if isinstance(command, list) else str(provenance.get("tool"))
     facts = {"made by": f"{by} (version {provenance.get('version')})"}
     inputs = provenance.get("inputs")
     for role, entry in inputs.items() if isinstance(inputs, dict) else ():
-        facts[f"from {role}"] = f"{entry.get('path')} (sha256 {str(entry.get('sha256'))[:12]}…)"
+        if isinstance(entry, dict):  # a file may say anything
+            facts[f"from {role}"] = f"{entry.get('path')} (sha256 {str(entry.get('sha256'))[:12]}…)"
     settings = provenance.get("settings")
     if isinstance(settings, dict):
         facts["settings"] = _words({key: value for key, value in settings.items() if value not in (None, False, [])})
