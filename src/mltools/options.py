@@ -12,7 +12,7 @@ from mltools.io.endings import PARQUET, RECORDS
 from mltools.layers import Plan
 from mltools.ranges import THREADS, Range, whole
 from mltools.shards import parse_duration, parse_shard
-from mltools.spec import Flag, Operand, Writes
+from mltools.spec import Flag, Operand, Parse, Writes
 
 Part = Literal["all", "attn", "mlp", "norm"]
 Preset = Literal["paper", "released-code"]
@@ -100,6 +100,21 @@ def _tag_value(key: str, text: str) -> TagValue:
     return int(text) if whole else number
 
 
+def columns_flag(name: str, help: str, *, parse: Parse = parse_names, default: str = "", steers: bool = True) -> Flag:
+    """Declare a flag that names columns."""
+    return Flag(name, metavar="COL[,COL]", parse=parse, default=default, steers=steers, help=help)
+
+
+def per_row_flag(help: str, writes: Writes = Writes(PARQUET, plain=False)) -> Flag:
+    """Declare the flag of what is known of each row."""
+    return Flag("--per-row", metavar="FILE", steers=False, writes=writes, help=help)
+
+
+def resume_flag(help: str) -> Flag:
+    """Declare the flag of records that are there already."""
+    return Flag("--resume", metavar="RECORDS", steers=False, opens="records", help=help)
+
+
 Seed = Annotated[int, Flag("--seed", metavar="N", numbers=whole(0), help="Seed of everything random.")]
 PresetName = Annotated[
     Preset,
@@ -115,6 +130,9 @@ MinNoisyAccuracy = Annotated[
         numbers=SHARE,
         help="NOISY's accuracy on noisy rows below which records are invalid; 0: any.",
     ),
+]
+Draw = Annotated[
+    Literal["hash", "python"], Flag("--draw", metavar="HOW", help="hash (by seed and id), or python (as released).")
 ]
 Strict = Annotated[bool, Flag("--strict", steers=False, help="End with status 1 if the experiment is invalid.")]
 
@@ -148,42 +166,18 @@ LearningRate = Annotated[float, Flag("--lr", metavar="R", numbers=Range(), help=
 Epochs = Annotated[int, Flag("--epochs", metavar="N", numbers=EPOCHS, help="Epochs.")]
 By = Annotated[
     tuple[str, ...] | None,
-    Flag(
-        "--by",
-        metavar="COL[,COL]",
-        parse=parse_names,
-        help="Group by these columns and average runs in a group. Default: all tags.",
-    ),
+    columns_flag("--by", "Group by these columns and average runs in a group. Default: all tags."),
 ]
 LayerValues = Annotated[
     tuple[str, ...],
-    Flag(
+    columns_flag(
         "--value",
-        metavar="COL[,COL]",
-        parse=parse_names,
+        "Columns to read instead, each of which makes groups with a column value, e.g. score_l2_noisy.",
         default="memorisation_error of windows, score of layers",
-        help="Columns to read instead, each of which makes groups with a column value, e.g. score_l2_noisy.",
     ),
 ]
-Per = Annotated[
-    tuple[str, ...],
-    Flag(
-        "--per",
-        metavar="COL[,COL]",
-        parse=parse_names,
-        help="Separate results for each combination of these columns.",
-    ),
-]
-PerRow = Annotated[
-    Path | None,
-    Flag(
-        "--per-row",
-        metavar="FILE",
-        steers=False,
-        writes=Writes(PARQUET, plain=False),
-        help="Write a Parquet row for each row and window too.",
-    ),
-]
+Per = Annotated[tuple[str, ...], columns_flag("--per", "Separate results for each combination of these columns.")]
+PerRow = Annotated[Path | None, per_row_flag("Write a Parquet row for each row and window too.")]
 Layers = Annotated[
     tuple[str, ...],
     Flag(
@@ -202,16 +196,7 @@ PlanName = Annotated[
         help="Every window (all), or of widths 1, L/3, 2L/3 for m_cog_solved (spread).",
     ),
 ]
-Resume = Annotated[
-    str | None,
-    Flag(
-        "--resume",
-        metavar="RECORDS",
-        steers=False,
-        opens="records",
-        help="Leave out windows that are in RECORDS; append the others.",
-    ),
-]
+Resume = Annotated[str | None, resume_flag("Leave out windows that are in RECORDS; append the others.")]
 ShardOf = Annotated[
     tuple[int, int] | None,
     Flag(
@@ -350,13 +335,7 @@ class ColumnOptions:
 
     text: Annotated[
         tuple[str, ...],
-        Flag(
-            "--text",
-            metavar="COL[,COL]",
-            parse=parse_names,
-            steers=False,
-            help="Text columns, joined in this order.",
-        ),
+        columns_flag("--text", "Text columns, joined in this order.", steers=False),
     ] = ("text",)
     labels: LabelOptions = LabelOptions()
     separator: Annotated[
@@ -369,6 +348,32 @@ class ColumnOptions:
             help="Joins text columns.",
         ),
     ] = None
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How rows become what a checkpoint reads."""
+
+    columns: ColumnOptions = ColumnOptions()
+    classes: Classes = ()
+    max_length: MaxLength = 512
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Two checkpoints of one seed that differ by the labels they were trained on."""
+
+    noisy: Noisy
+    clean: Clean
+
+
+@dataclass(frozen=True)
+class ShareOptions:
+    """How much of the work is done now."""
+
+    shard: ShardOf = None
+    time_left: TimeLeft = None
+    dry_run: DryRun = False
 
 
 @dataclass(frozen=True)
@@ -443,12 +448,19 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
+class WritingOptions:
+    """How outputs are written, whatever they are."""
+
+    force: Force = False
+    provenance: ProvenanceFile = None
+
+
+@dataclass(frozen=True)
 class FileOptions:
     """Where results go."""
 
     out: Out = None
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 @dataclass(frozen=True)

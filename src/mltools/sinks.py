@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mltools import console, signals
 from mltools.io.partial import Partial
@@ -13,19 +13,6 @@ from mltools.io.source import STDIN
 from mltools.io.stdout import write_stdout
 from mltools.io.writer import RecordWriter
 from mltools.run import Run
-
-
-class Sink(Protocol):
-    """Takes what the work yields; `n` says how much that was."""
-
-    n: int
-
-    def __enter__(self) -> "Sink": ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def write(self, item: Any) -> None:
-        """Take one thing."""
 
 
 class RecordSink(RecordWriter):
@@ -73,15 +60,12 @@ class RecordSink(RecordWriter):
         return f"{partial.path} holds {partial.n} finished records; {self._run.goes_on(partial.path)}"
 
 
-class NoSink:
+class NoSink(contextlib.AbstractContextManager["NoSink"]):
     """Takes nothing: the work writes its one output itself."""
 
     def __init__(self, run: Run) -> None:
         """Start with nothing."""
         self.n = 0
-
-    def __enter__(self) -> "NoSink":
-        return self
 
     def __exit__(self, *error: object) -> None:
         pass
@@ -91,18 +75,8 @@ class NoSink:
         raise AssertionError(f"nothing is to be written, and yet there is {item}")
 
 
-class TextSink:
+class TextSink(NoSink):
     """Takes lines of text for stdout."""
-
-    def __init__(self, run: Run) -> None:
-        """Start with none."""
-        self.n = 0
-
-    def __enter__(self) -> "TextSink":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def write(self, line: str) -> None:
         """Write a line."""

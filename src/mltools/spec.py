@@ -6,6 +6,7 @@ pages, completions, the command line and the checks are all read from here; noth
 """
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -224,7 +225,7 @@ def flatten(kind: type[Any], defaults: Any = None, path: tuple[str, ...] = ()) -
         TypeError: two fields of one name, or a field that is neither marked nor a bundle.
     """
     seen: set[str] = set()
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)  # type: ignore[arg-type]
     for each in dataclasses.fields(kind):
         hint = hints[each.name]
         default = getattr(defaults, each.name) if defaults is not None else _default(each)
@@ -242,6 +243,11 @@ def flatten(kind: type[Any], defaults: Any = None, path: tuple[str, ...] = ()) -
                 raise TypeError(f"{kind.__name__} has two fields named {one.name}")
             seen.add(one.name)
             yield one
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _default(each: "dataclasses.Field[Any]") -> Any:
@@ -268,7 +274,7 @@ def rebuild(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) ->
 
 
 def _build(kind: type[Any], values: Mapping[str, Any], defaults: Any) -> Any:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     made: dict[str, Any] = {}
     for each in dataclasses.fields(kind):
         default = getattr(defaults, each.name) if defaults is not None else _default(each)
@@ -321,7 +327,7 @@ class CommandSpec:
 
     Its work is the module `work` beside the declaration, or the declaration's own module: `run(run)` yields what the
     command writes, `items(run)` lists the work for --dry-run, and `sink(run)` takes the results where they are
-    no records.
+    neither records nor text.
 
     Attributes:
         settings: the settings class; its docstring is the help's text, one imperative line first.
@@ -331,7 +337,7 @@ class CommandSpec:
         writes: the kinds of records that it writes: names, as `mltools schema` gives them, or classes of its own.
         released: settings by name as `--preset released-code` has them; or gives them, told what was given.
         counted: what the summary calls the results, to say how many there are.
-        says: whether a run ends with a line that says what was done.
+        text: whether it writes lines of text for stdout, with no summary after them, and not records.
         outputs: gives further outputs than those that flags name.
         shared: what the processes of a launcher share: each `step` of a training, or the `items` (windows, batches of
             rows) among them; else each does all of the work.
@@ -346,7 +352,7 @@ class CommandSpec:
     writes: tuple[str | type[Any], ...] = ()
     released: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default_factory=dict)
     counted: str = ""
-    says: bool = True
+    text: bool = False
     outputs: Callable[[Any], Sequence["Output"]] | None = None
     shared: Literal["", "steps", "items"] = ""
     check: Callable[[Any, Collection[str]], None] | None = None

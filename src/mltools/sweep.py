@@ -70,7 +70,7 @@ def check_piped(settings: Any) -> None:
         raise UsageError("--layers - takes the windows from stdin: name no others beside it")
     if not settings.rows or "-" in settings.rows:
         raise UsageError("--layers - and the rows cannot both come from stdin: name a file of rows")
-    if settings.shard is not None or settings.dry_run:
+    if settings.share.shard is not None or settings.share.dry_run:
         raise UsageError("--layers - takes windows as they come, there is no list of them: no --shard, no --dry-run")
 
 

@@ -28,13 +28,6 @@ def run(run: Any) -> Iterator[str]:
     yield completion(run.settings.shell, all_commands()).removesuffix("\n")
 
 
-def sink(run: Any) -> Any:
-    """Take the lines for stdout."""
-    from mltools.sinks import TextSink
-
-    return TextSink(run)
-
-
 SPEC = CommandSpec(
     Settings,
     heading="Utilities",
@@ -44,5 +37,5 @@ SPEC = CommandSpec(
         "mltools completion zsh > _mltools",
         "mltools completion fish > mltools.fish",
     ),
-    says=False,
+    text=True,
 )

@@ -29,7 +29,7 @@ from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, join, launched
 from mltools.run import Run
 from mltools.shards import item_digest, item_line
-from mltools.sinks import RecordSink
+from mltools.sinks import RecordSink, TextSink
 from mltools.spec import CommandSpec, Field, Operand
 from mltools.sweep import finished
 
@@ -220,7 +220,7 @@ def compare_threads(run: Run) -> None:
 
 def write(run: Run, work: Any) -> int:
     """Do the work and write what it gives; how many records that were."""
-    sink = getattr(work, "sink", RecordSink)
+    sink = getattr(work, "sink", TextSink if run.spec.text else RecordSink)
     with sink(run) as writer:
         for item in work.run(run):
             writer.write(item)
@@ -232,7 +232,7 @@ def finish(run: Run, written: int) -> None:
     """Judge what was taken over, write --provenance and say what was done."""
     settle(run, written)
     said = {"seed": run.get("seed"), "preset": run.get("preset"), "seconds": run.seconds}
-    if run.spec.says:
+    if not run.spec.text:
         console.summary(run.name, {**({run.spec.counted: written} if run.spec.counted else {}), **run.facts, **said})
     if run.error is not None:
         raise run.error

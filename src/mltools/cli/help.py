@@ -28,17 +28,10 @@ def run(run: Any) -> Iterator[str]:
     yield (root_help() if name is None else command_help(Command.of(name))).removesuffix("\n")
 
 
-def sink(run: Any) -> Any:
-    """Take the lines for stdout."""
-    from mltools.sinks import TextSink
-
-    return TextSink(run)
-
-
 SPEC = CommandSpec(
     Settings,
     heading="Utilities",
     rank=50,
     examples=("mltools help", "mltools help swap"),
-    says=False,
+    text=True,
 )

@@ -36,17 +36,10 @@ def run(run: Any) -> Iterator[str]:
         yield json.dumps(schema(run.settings.name), ensure_ascii=False, indent=2)
 
 
-def sink(run: Any) -> Any:
-    """Take the lines for stdout."""
-    from mltools.sinks import TextSink
-
-    return TextSink(run)
-
-
 SPEC = CommandSpec(
     Settings,
     heading="Utilities",
     rank=30,
     examples=("mltools schema", "mltools schema window | jq '.properties | keys'"),
-    says=False,
+    text=True,
 )

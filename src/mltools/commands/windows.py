@@ -54,13 +54,6 @@ def run(run: Any) -> Iterator[str]:
     return iter(in_shard(chosen, [1 + n_layers - parse_layers(each)[-1] for each in chosen], shard))
 
 
-def sink(run: Any) -> Any:
-    """Take the lines for stdout."""
-    from mltools.sinks import TextSink
-
-    return TextSink(run)
-
-
 def _check(settings: Settings, given: Collection[str]) -> None:
     if settings.width is not None and "plan" in given:
         raise UsageError("--plan and --width both say which windows: give one of them")
@@ -71,6 +64,6 @@ SPEC = CommandSpec(
     heading="Utilities",
     rank=10,
     examples=("mltools windows 12 --width 3", "mltools windows 6 | head -3", "mltools windows 24 --plan spread"),
-    says=False,
+    text=True,
     check=_check,
 )

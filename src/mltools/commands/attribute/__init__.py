@@ -4,23 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mltools.io.endings import PARQUET
 from mltools.options import (
     BatchSize,
-    Classes,
-    Clean,
-    ColumnOptions,
     DeviceOptions,
     DonorIs,
     DryRun,
-    MaxLength,
-    Noisy,
     OutputOptions,
+    ReadingOptions,
     RowsOperand,
+    Twins,
     ValidityOptions,
+    per_row_flag,
 )
 from mltools.ranges import Range, whole
-from mltools.spec import CommandSpec, Flag, Writes
+from mltools.spec import CommandSpec, Flag
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,7 @@ class Settings:
     other, CLEAN may be the pre-trained model.
     """
 
-    noisy: Noisy
-    clean: Clean
+    pair: Twins
     rows: RowsOperand = ()
     nodes: Annotated[
         int, Flag("--nodes", metavar="N", numbers=whole(1, 256), help="Gauss-Legendre nodes on the path.")
@@ -49,22 +45,14 @@ class Settings:
     )
     validity: ValidityOptions = ValidityOptions()
     donor_is: DonorIs = "clean"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     dry_run: DryRun = False
     output: OutputOptions = OutputOptions()
     per_row: Annotated[
         Path | None,
-        Flag(
-            "--per-row",
-            metavar="FILE",
-            steers=False,
-            writes=Writes(PARQUET, plain=False),
-            help="Write a Parquet row for each noisy row and layer (or tensor) too.",
-        ),
+        per_row_flag("Write a Parquet row for each noisy row and layer (or tensor) too."),
     ] = None
 
 

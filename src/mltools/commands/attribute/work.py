@@ -192,7 +192,7 @@ def run(run: Run) -> Iterator[AttributionRecord]:
         noisy,
         run.model("clean").open(fresh_head=None if twin else noisy.labels),
         run.rows,
-        max_length=settings.max_length,
+        max_length=settings.reading.max_length,
         least=settings.validity.min_noisy_accuracy,
         twin=twin,
         strict=settings.validity.strict,

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from mltools.io.endings import PARQUET
-from mltools.options import DeviceOptions, OutputOptions, PresetName, StatesInput
-from mltools.spec import CommandSpec, Flag, Writes
+from mltools.options import DeviceOptions, OutputOptions, PresetName, StatesInput, per_row_flag
+from mltools.spec import CommandSpec, Flag
 
 CrossingName = Literal["first", "last", "stable"]
 
@@ -34,13 +33,7 @@ class Settings:
     output: OutputOptions = OutputOptions()
     per_row: Annotated[
         Path | None,
-        Flag(
-            "--per-row",
-            metavar="FILE",
-            steers=False,
-            writes=Writes(PARQUET, plain=False),
-            help="Write every row's projections too, as Parquet.",
-        ),
+        per_row_flag("Write every row's projections too, as Parquet."),
     ] = None
 
 

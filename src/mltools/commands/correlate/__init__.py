@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from mltools.options import OutputOptions, Per, PresetName, RecordsOperand, Seed, Strict, parse_names
+from mltools.options import OutputOptions, Per, PresetName, RecordsOperand, Seed, Strict, columns_flag, parse_names
 from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag
 
@@ -31,23 +31,16 @@ class Settings:
     ] = None
     value: Annotated[
         tuple[str, ...],
-        Flag(
+        columns_flag(
             "--value",
-            metavar="COL[,COL]",
+            "What to compare: mcog, score, a column, or an event such as crossing.",
             parse=_parse_values,
             default="mcog",
-            help="What to compare: mcog, score, a column, or an event such as crossing.",
         ),
     ] = ("m_cog",)
     on: Annotated[
         tuple[str, ...] | None,
-        Flag(
-            "--on",
-            metavar="COL[,COL]",
-            parse=parse_names,
-            default="tool and tags, less the pivot",
-            help="Columns that match records.",
-        ),
+        columns_flag("--on", "Columns that match records.", default="tool and tags, less the pivot"),
     ] = None
     per: Per = ()
     pool: Annotated[bool, Flag("--pool", help="Average several records of one key, instead of refusing them.")] = False

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.layers import parse_layers
-from mltools.options import CheckpointOperand, DeviceOptions, Force, ProvenanceFile, Seed
+from mltools.options import CheckpointOperand, DeviceOptions, Seed, WritingOptions
 from mltools.spec import CommandSpec, Flag, Writes
 
 
@@ -43,8 +43,7 @@ class Settings:
     ] = None
     seed: Seed = 1
     device: DeviceOptions = DeviceOptions()
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 def _check(settings: Settings, given: Collection[str]) -> None:

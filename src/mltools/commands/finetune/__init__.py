@@ -11,17 +11,16 @@ from mltools.options import (
     ColumnOptions,
     DeviceOptions,
     DryRun,
-    Force,
     MaxLength,
     PresetName,
     Pretrained,
-    ProvenanceFile,
     RowsOperand,
     Seed,
     Tag,
     TimeLeft,
     TrainingOptions,
-    parse_names,
+    WritingOptions,
+    columns_flag,
 )
 from mltools.ranges import Range
 from mltools.spec import CommandSpec, Flag
@@ -71,7 +70,7 @@ class Settings:
     ] = None
     aux_text: Annotated[
         tuple[str, ...],
-        Flag("--aux-text", metavar="COL[,COL]", parse=parse_names, steers=False, help="Their text columns."),
+        columns_flag("--aux-text", "Their text columns.", steers=False),
     ] = ("text",)
     aux_label: Annotated[str, Flag("--aux-label", metavar="COL", steers=False, help="Their label column.")] = "label"
     aux_learning_rate: Annotated[
@@ -115,8 +114,7 @@ class Settings:
     time_left: TimeLeft = None
     dry_run: DryRun = False
     tag: Tag = ()
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 def _check(settings: Settings, given: Collection[str]) -> None:
@@ -132,7 +130,7 @@ def _outputs(settings: Settings) -> "list[Output]":
     """List the checkpoint, and the state of an unfinished run beside it, which a run to be resumed has left."""
     from mltools.io.outputs import Output, state_folder
 
-    resumed = settings.resume and not settings.force
+    resumed = settings.resume and not settings.writing.force
     state = Output("-o", state_folder(settings.folder), folder=True, resumed=True)
     return [Output("-o", settings.folder, folder=True, resumed=resumed), state]
 

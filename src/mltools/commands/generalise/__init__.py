@@ -10,14 +10,13 @@ from mltools.io.endings import RECORDS
 from mltools.options import (
     ColumnOptions,
     DeviceOptions,
-    DryRun,
     MaxLength,
     OutputOptions,
     PresetName,
     Seed,
-    ShardOf,
-    TimeLeft,
+    ShareOptions,
     TrainingOptions,
+    per_row_flag,
 )
 from mltools.ranges import SPLITS
 from mltools.spec import CommandSpec, Flag, Operand, Writes
@@ -61,19 +60,11 @@ class Settings:
     columns: ColumnOptions = ColumnOptions()
     max_length: MaxLength = 512
     device: DeviceOptions = DeviceOptions()
-    shard: ShardOf = None
-    time_left: TimeLeft = None
-    dry_run: DryRun = False
+    share: ShareOptions = ShareOptions()
     output: OutputOptions = OutputOptions()
     per_row: Annotated[
         Path | None,
-        Flag(
-            "--per-row",
-            metavar="FILE",
-            steers=False,
-            writes=Writes(RECORDS),
-            help="With --merge, write a record for each row too.",
-        ),
+        per_row_flag("With --merge, write a record for each row too.", Writes(RECORDS)),
     ] = None
 
 

@@ -8,14 +8,12 @@ from mltools.io.endings import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
-    Classes,
-    ColumnOptions,
     DeviceOptions,
     DryRun,
-    MaxLength,
     OutputOptions,
     PartName,
     PresetName,
+    ReadingOptions,
     RowsOperand,
     Seed,
     ValidityOptions,
@@ -82,9 +80,7 @@ class Settings:
     seed: Seed = 1
     validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     dry_run: DryRun = False

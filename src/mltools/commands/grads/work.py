@@ -107,7 +107,7 @@ def grads(
     opened = model.open()
     tensors = find_tensors(opened, settings)
     rows = choose_rows(examples, settings, clean_ids)
-    encoded = opened.encode(examples, settings.max_length)
+    encoded = opened.encode(examples, settings.reading.max_length)
     self_check(opened.runner, encoded)
     labels = read_labels(opened, examples)
     targets = labels.label

@@ -49,6 +49,6 @@ SPEC = CommandSpec(
         "mltools inspect noisy/model.safetensors clean/model.safetensors --layers 1-2",
         "mltools inspect states.safetensors --command",
     ),
-    says=False,
+    text=True,
     writes=("checkpoint", "difference", "tensor", "file"),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mltools.errors import UsageError
-from mltools.options import By, LayerValues, OutputOptions, RecordsOperand, Strict, parse_names
+from mltools.options import By, LayerValues, OutputOptions, RecordsOperand, Strict, columns_flag
 from mltools.spec import CommandSpec, Flag
 
 
@@ -32,12 +32,7 @@ class Settings:
     value: LayerValues = ()
     over: Annotated[
         tuple[str, ...],
-        Flag(
-            "--over",
-            metavar="COL[,COL]",
-            parse=parse_names,
-            help="Average the centres of groups that differ only in these columns, e.g. tool or model.",
-        ),
+        columns_flag("--over", "Average the centres of groups that differ only in these columns, e.g. tool or model."),
     ] = ()
     strict: Strict = False
     output: OutputOptions = OutputOptions()

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from mltools.errors import UsageError
-from mltools.options import COUNTS, FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
+from mltools.options import COUNTS, Draw, FileOptions, LabelOptions, PresetName, RowsStream, Seed, parse_names
 from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag
 
@@ -43,9 +43,7 @@ class Settings:
         int | None,
         Flag("--top-classes", metavar="K", numbers=whole(2), help="Keep only rows of the K most frequent classes."),
     ] = None
-    draw: Annotated[
-        Literal["hash", "python"], Flag("--draw", metavar="HOW", help="hash (by seed and id), or python (as released).")
-    ] = "hash"
+    draw: Draw = "hash"
     split_from: Annotated[
         int | None,
         Flag(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mltools.errors import UsageError
 from mltools.io.endings import FIGURES
-from mltools.options import By, Force, ProvenanceFile, RecordsOperand, Strict, parse_names
+from mltools.options import By, RecordsOperand, Strict, WritingOptions, columns_flag, parse_names
 from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag, Operand, Writes
 
@@ -60,12 +60,10 @@ class Settings:
     by: By = None
     value: Annotated[
         tuple[str, ...],
-        Flag(
+        columns_flag(
             "--value",
-            metavar="COL[,COL]",
-            parse=parse_names,
+            "heatmap, layers, maxima: the columns to show. scatter: its axes, columns or events.",
             default="error of windows, score of layers",
-            help="heatmap, layers, maxima: the columns to show. scatter: its axes, columns or events.",
         ),
     ] = ()
     overlay: Annotated[
@@ -116,8 +114,7 @@ class Settings:
     ] = 8.0
     dpi: Annotated[int, Flag("--dpi", metavar="N", numbers=whole(20, 2400), help="Dots per inch of .png.")] = 200
     strict: Strict = False
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 def _check(settings: Settings, given: Collection[str]) -> None:

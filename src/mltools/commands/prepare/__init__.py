@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from mltools.errors import UsageError
-from mltools.options import FileOptions, PresetName, Seed
+from mltools.options import Draw, FileOptions, PresetName, Seed
 from mltools.ranges import whole
 from mltools.spec import CommandSpec, Flag, Operand
 
@@ -54,9 +54,7 @@ class Settings:
     labels: Annotated[
         Literal["names", "numbers"], Flag("--labels", metavar="HOW", help="names, or the released numbers.")
     ] = "names"
-    draw: Annotated[
-        Literal["hash", "python"], Flag("--draw", metavar="HOW", help="hash (by seed and id), or python (as released).")
-    ] = "hash"
+    draw: Draw = "hash"
     carry_over: Annotated[
         bool, Flag("--carry-over", help="Reuters: drop test rows at positions dropped in training, as released.")
     ] = False

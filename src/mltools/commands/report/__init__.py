@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mltools.io.endings import PAGES
-from mltools.options import By, Force, ProvenanceFile, RecordsOperand, Strict
+from mltools.options import By, RecordsOperand, Strict, WritingOptions
 from mltools.spec import CommandSpec, Flag, Writes
 
 
@@ -33,8 +33,7 @@ class Settings:
         ),
     ] = None
     strict: Strict = False
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 SPEC = CommandSpec(

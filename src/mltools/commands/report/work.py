@@ -14,7 +14,7 @@ from mltools.io.records import Records
 from mltools.io.stdout import write_stdout
 from mltools.io.writer import as_row
 from mltools.run import Run
-from mltools.sinks import to_stdout
+from mltools.sinks import TextSink, to_stdout
 
 KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "start": ("Windows", "window", ("heatmap", "maxima")),
@@ -79,19 +79,13 @@ def _try(page: Page, what: str, make: Callable[[], None]) -> None:
         page.lacks(what, str(error))
 
 
-class PageSink:
+class PageSink(TextSink):
     """Takes the page: for stdout, or a file that appears whole."""
 
     def __init__(self, run: Run) -> None:
         """Write where the run's -o says."""
+        super().__init__(run)
         self._run, self._out = run, run.get("out")
-        self.n = 0
-
-    def __enter__(self) -> "PageSink":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def write(self, page: str) -> None:
         """Write the page."""

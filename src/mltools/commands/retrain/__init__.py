@@ -7,23 +7,19 @@ from typing import Annotated
 from mltools.errors import UsageError
 from mltools.layers import all_windows, full_first
 from mltools.options import (
-    Classes,
-    ColumnOptions,
     DeviceOptions,
-    DryRun,
     Layers,
-    MaxLength,
     Noisy,
     OutputOptions,
     PartName,
     PlanName,
     PresetName,
     Pretrained,
+    ReadingOptions,
     Resume,
     RowsOperand,
     Seed,
-    ShardOf,
-    TimeLeft,
+    ShareOptions,
     TrainingOptions,
     ValidityOptions,
 )
@@ -64,13 +60,9 @@ class Settings:
     seed: Seed = 1
     validity: ValidityOptions = ValidityOptions()
     preset: PresetName = "paper"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     device: DeviceOptions = DeviceOptions()
-    shard: ShardOf = None
-    time_left: TimeLeft = None
-    dry_run: DryRun = False
+    share: ShareOptions = ShareOptions()
     output: OutputOptions = OutputOptions()
 
 

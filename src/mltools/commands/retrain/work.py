@@ -191,7 +191,7 @@ def plan(
 
 def prepare(noisy: Checkpoint, pretrained: Checkpoint, examples: Examples, settings: Settings) -> Encoded:
     """Give the rows in tokens, once it is seen whether the model can go on from kept states."""
-    encoded = noisy.encode(examples, settings.max_length)
+    encoded = noisy.encode(examples, settings.reading.max_length)
     self_check(noisy.runner, encoded)
     if _caching(noisy, settings):
         check_kept_states(noisy, pretrained, encoded)

@@ -5,18 +5,16 @@ from typing import Annotated
 
 from mltools.options import (
     BatchSize,
-    Classes,
-    Clean,
-    ColumnOptions,
     DeviceOptions,
     DonorIs,
     DryRun,
-    MaxLength,
-    Noisy,
     OutputOptions,
+    ReadingOptions,
     RowsOperand,
     Seed,
+    Twins,
     ValidityOptions,
+    resume_flag,
 )
 from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag
@@ -33,8 +31,7 @@ class Settings:
     within --until of the whole. A run that stopped sooner goes on with --resume.
     """
 
-    noisy: Noisy
-    clean: Clean
+    pair: Twins
     rows: RowsOperand = ()
     samples: Annotated[
         int | None,
@@ -60,20 +57,12 @@ class Settings:
     seed: Seed = 1
     validity: ValidityOptions = ValidityOptions()
     donor_is: DonorIs = "clean"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     resume: Annotated[
         str | None,
-        Flag(
-            "--resume",
-            metavar="RECORDS",
-            steers=False,
-            opens="records",
-            help="Leave out layers in RECORDS; where sampled, go on from them.",
-        ),
+        resume_flag("Leave out layers in RECORDS; where sampled, go on from them."),
     ] = None
     dry_run: DryRun = False
     output: OutputOptions = OutputOptions()

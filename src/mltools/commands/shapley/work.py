@@ -182,7 +182,7 @@ def items(run: Run) -> list[WorkItem]:
     n_layers, n_noisy = run.shape.n_layers, sum(run.rows.noisy)
     noisy, donor = _pair(run)
     check_same(noisy, donor)
-    prepare(noisy, donor, run.rows, settings.max_length)
+    prepare(noisy, donor, run.rows, settings.reading.max_length)
     sets = 2 ** (n_layers + 1) - 2 if noisy.runner.walks else n_layers * 2**n_layers
     if not _is_exact(settings, n_layers):
         sets = 2 * (settings.samples or MOST_SAMPLES) * (n_layers - 1) * n_layers
@@ -214,7 +214,7 @@ def run(run: Run) -> Iterator[ShapleyRecord]:
         noisy,
         donor,
         run.rows,
-        max_length=settings.max_length,
+        max_length=settings.reading.max_length,
         least=settings.validity.min_noisy_accuracy,
         twin=settings.donor_is == "clean",
         strict=settings.validity.strict,

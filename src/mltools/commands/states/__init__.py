@@ -8,16 +8,13 @@ from mltools.io.endings import TENSORS
 from mltools.options import (
     BatchSize,
     CheckpointOperand,
-    Classes,
-    ColumnOptions,
     DeviceOptions,
     DryRun,
-    Force,
-    MaxLength,
     Offload,
     PresetName,
-    ProvenanceFile,
+    ReadingOptions,
     RowsStream,
+    WritingOptions,
 )
 from mltools.spec import CommandSpec, Flag, Writes
 
@@ -43,9 +40,7 @@ class Settings:
     ] = "auto"
     raw_last: Annotated[bool, Flag("--raw-last", help="Take layer L before the final norm, not after.")] = False
     preset: PresetName = "paper"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     offload: Offload = False
@@ -62,8 +57,7 @@ class Settings:
             help="States file, .safetensors.",
         ),
     ] = None
-    force: Force = False
-    provenance: ProvenanceFile = None
+    writing: WritingOptions = WritingOptions()
 
 
 SPEC = CommandSpec(

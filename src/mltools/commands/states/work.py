@@ -23,7 +23,9 @@ def items(run: Run) -> list[WorkItem]:
 def run(run: Run) -> Iterator[None]:
     """Write the states file; there are no records."""
     settings: Settings = run.settings
-    kept = Extraction(settings.dtype, settings.position, settings.raw_last, settings.batch_size, settings.max_length)
+    kept = Extraction(
+        settings.dtype, settings.position, settings.raw_last, settings.batch_size, settings.reading.max_length
+    )
     run.input("rows")  # is there, before stdout is looked at
     nowhere = contextlib.nullcontext(Path(os.devnull))
     with nowhere if run.silent else states_output(settings.out, replace=run.force) as path:

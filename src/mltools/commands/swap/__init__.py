@@ -10,24 +10,19 @@ from mltools.layers import all_windows
 from mltools.options import (
     COUNTS,
     BatchSize,
-    Classes,
-    Clean,
-    ColumnOptions,
     DeviceOptions,
     DonorIs,
-    DryRun,
     Layers,
-    MaxLength,
-    Noisy,
     Offload,
     OutputOptions,
     PartName,
     PerRow,
     PresetName,
+    ReadingOptions,
     Resume,
     RowsOperand,
-    ShardOf,
-    TimeLeft,
+    ShareOptions,
+    Twins,
     ValidityOptions,
 )
 from mltools.spec import CommandSpec, Flag, Writes
@@ -60,8 +55,7 @@ class Settings:
     say so (valid=false), as does a warning; with --strict the status is 1 then. Runs under torchrun too.
     """
 
-    noisy: Noisy
-    clean: Clean
+    pair: Twins
     rows: RowsOperand = ()
     layers: Layers = ()
     part: PartName = "all"
@@ -96,9 +90,7 @@ class Settings:
     validity: ValidityOptions = ValidityOptions()
     donor_is: DonorIs = "clean"
     preset: PresetName = "paper"
-    columns: ColumnOptions = ColumnOptions()
-    classes: Classes = ()
-    max_length: MaxLength = 512
+    reading: ReadingOptions = ReadingOptions()
     batch_size: BatchSize = None
     precision: Annotated[
         Literal["fp32", "bf16"],
@@ -111,16 +103,14 @@ class Settings:
     device: DeviceOptions = DeviceOptions()
     offload: Offload = False
     resume: Resume = None
-    shard: ShardOf = None
-    time_left: TimeLeft = None
-    dry_run: DryRun = False
+    share: ShareOptions = ShareOptions()
     output: OutputOptions = OutputOptions()
     per_row: PerRow = None
 
 
 def _check(settings: Settings, given: Collection[str]) -> None:
     check_piped(settings)
-    if settings.per_row is not None and (settings.layers == PIPED or settings.time_left is not None):
+    if settings.per_row is not None and (settings.layers == PIPED or settings.share.time_left is not None):
         raise UsageError("--per-row is of windows measured together: no --layers - and no --time-left")
     if settings.write is not None and len(settings.layers) != 1:
         raise UsageError("--write makes one checkpoint: give exactly one --layers")

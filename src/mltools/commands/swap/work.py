@@ -179,7 +179,7 @@ def take_part(noisy: Checkpoint, clean: Checkpoint, part: str) -> Checkpoint:
 
 def prepare(noisy: Checkpoint, clean: Checkpoint, examples: Examples, settings: Settings) -> tuple[Encoded, Checkpoint]:
     """Give the rows in tokens and what windows are taken from, once it is seen how windows can be measured rightly."""
-    encoded = noisy.encode(examples, settings.max_length)
+    encoded = noisy.encode(examples, settings.reading.max_length)
     self_check(noisy.runner, encoded)
     donor = take_part(noisy, clean, settings.part)
     check_mixture(noisy, donor, encoded, window_logits)
@@ -387,7 +387,7 @@ def _groups(run: Run, noisy: Checkpoint, clean: Checkpoint) -> Iterator[list[Win
     windows = run.chosen(_asked(run.settings, noisy.n_layers), lambda run: _items(run, noisy, clean))
     done = {record.values.get("window") for record in run.earlier}
     left = [window for window in windows if str(window) not in done]
-    if run.settings.time_left is not None and left:
+    if run.settings.share.time_left is not None and left:
         yield from by_start(left)
     elif windows:
         yield windows
