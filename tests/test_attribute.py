@@ -1,5 +1,6 @@
 """attribute: its parts sum to what all blocks undo, are those of plain gradients, and depend on no batch."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from conftest import ARCHITECTURES, LABELS, Cli, toy_rows, write_jsonl
 from mltools.commands.attribute import parts as module
@@ -191,3 +193,15 @@ def test_refusals(cli: Cli, pair: list[Path], few_rows: Path, tmp_path: Path) ->
 def test_equal_blocks_have_no_part(cli: Cli, pair: list[Path], few_rows: Path) -> None:
     records = cli("attribute", pair[0], pair[0], few_rows, "--nodes", 2).records
     assert {(record["contribution"], record["gap"]) for record in records} == {(0.0, 0.0)}
+
+
+def test_a_gradient_that_overflows_is_named(cli: Cli, pair: list[Path], few_rows: Path, tmp_path: Path) -> None:
+    """It ended as a fault of ours, when its infinity was to be written."""
+    folder = Path(shutil.copytree(pair[0], tmp_path / "huge"))
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name][23, 8] = -1e30
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    result = cli("attribute", folder, pair[1], few_rows, "--nodes", 2, "--min-noisy-accuracy", 0)
+    assert (result.code, result.out) == (1, "")
+    assert f"mltools: the gradient of {name} is not finite on the way from {pair[1]}\n" in result.err

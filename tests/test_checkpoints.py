@@ -325,6 +325,13 @@ def test_no_tokenizer(tiny: Tiny, tmp_path: Path, architecture: str) -> None:
     )
 
 
+def test_a_tokenizer_class_that_is_none(copy: Path) -> None:
+    """Any class of transformers is taken for one; a model's ended as a fault of ours."""
+    path = copy / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "BertModel"}))
+    assert refusal(copy) == "no tokenizer, but BertModel (tokenizer_config.json says so)"
+
+
 def test_tokenizer_of_another_model(copy: Path, cli: Cli, noisy_rows: Path) -> None:
     for key in ("bert.embeddings.word_embeddings.weight",):
         rewrite(copy, key, lambda tensor: tensor[:20])

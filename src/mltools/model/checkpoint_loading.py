@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from accelerate import cpu_offload
 from torch import nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
@@ -215,6 +215,8 @@ def _check_kinds(model: Any, stored: Mapping[str, Stored], name: str) -> None:
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     with _checkpoint_errors(name, "no usable tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise CheckpointError(f"{name}: no tokenizer, but {type(tokenizer).__name__} (tokenizer_config.json says so)")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
     if tokenizer.pad_token is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mltools.commands.attribute import Settings
 from mltools.commands.attribute.parts import BlockPath, can_be_by_row, parts_by_row, parts_of_row
+from mltools.errors import TrainingError
 from mltools.io.columns import table_ids
 from mltools.io.kinds import AttributionRecord
 from mltools.io.provenance import KEY
@@ -58,6 +59,9 @@ def attribute(pair: MarginPair, settings: Settings, progress: Progress | None = 
         pair: the checkpoints and the noisy rows.
         settings: nodes, and the gap from which they are doubled.
         progress: wraps the rows as they are done at each number of nodes.
+
+    Raises:
+        TrainingError: a gradient that is not finite.
     """
     noisy, n = pair.noisy, len(pair.rows)
     path = BlockPath(noisy, pair.donor)
@@ -78,6 +82,9 @@ def attribute(pair: MarginPair, settings: Settings, progress: Progress | None = 
         left, nodes = np.arange(n), settings.nodes
         while len(left) and nodes <= MOST_NODES:
             parts = _integrate(pair, path, left, nodes, size, progress)
+            if not np.isfinite(parts).all():
+                where = names[int(np.isfinite(parts).all(axis=0).argmin())]
+                raise TrainingError(f"the gradient of {where} is not finite on the way from {pair.donor.name}")
             found.parts[left], found.nodes[left] = parts, nodes
             missed = np.abs(parts.sum(axis=1) - drop[left])
             found.gap[left] = missed / np.maximum(np.maximum(np.abs(drop[left]), least), np.finfo(np.float32).tiny)
