@@ -221,7 +221,12 @@ def test_class_labels_in_and_out(cli: Cli, tmp_path: Path) -> None:
         ("a.csv", b"label,label\n1,2\n", 'a.csv:1: the CSV has two columns "label"; keep one'),
         ("a.csv", b'text,label\n"a,1\n', "not CSV"),
         ("a.tsv", b"text\tlabel\na\t1\t2\n", "a.tsv:2: 3 fields, but the first line of the TSV names 2 columns"),
-        ("a.csv", b"text;label\na;1\n", 'no "label" (found: text;label)'),
+        ("a.csv", b"text\tlabel\na\t1\n", "a.csv: fields between tabs, not commas; name it .tsv"),
+        ("a.csv", b"text,label\ra,1\r", "a.csv:1: not CSV (a CR alone ends a line; end lines with LF)"),
+        ("a.csv", "text,label\na,1\n".encode("utf-16"), "a.csv: text in UTF-16, not rows"),
+        ("a.gz", gzip.compress(b"rows".ljust(257, b"\0") + b"ustar\n"), "a.gz: a tar archive, not rows"),
+        ("a.arrow", b"\xff\xff\xff\xff\x10", "a.arrow: an Arrow stream, not rows"),
+        ("a.parquet.gz", gzip.compress(b"PAR1aaaa"), "Parquet that is packed once more, not rows"),
         ("a.json", b'{\n "text": "a",\n "label": 1\n}\n', "write an object on one line (jq -c . does), or an array"),
         ("a.json", b'[{"text": "a", "label": 1},\n{"text": ]', "a.json:2: not JSON"),
         ("a.json", b'[{"label": 1, "label": 2}]', 'the key "label" stands twice'),
@@ -241,6 +246,96 @@ def test_complaints_about_several_files_name_the_right_one(cli: Cli, tmp_path: P
     done = cli("perturb", one, two)
     assert done.code == 3 and f"{two}:3: id 100 is also {one}:1's; ids must differ" in done.err
     assert cli("perturb", "-", "-", stdin=lines(ROWS)).code == 2
+
+
+def test_a_file_named_twice_is_one(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the names: rows without ids would count twice, unseen."""
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "rows.jsonl", [{"label": "a"}, {"label": "b"}])
+    (tmp_path / "link.jsonl").symlink_to("rows.jsonl")
+    for other in ("rows.jsonl", "./rows.jsonl", str(tmp_path / "rows.jsonl"), "link.jsonl"):
+        done = cli("perturb", "rows.jsonl", other)
+        assert (done.code, done.out) == (2, "") and "is named twice; its rows count once" in done.err
+
+
+def test_two_inputs_share_no_stdin(cli: Cli, tiny: Callable[..., Path], tmp_path: Path) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    for words in (
+        ("perturb", "--transition", "-"),
+        ("perturb", "-", "--transition", "-"),
+        ("finetune", tiny("bert", 2), "--validation", "-", "-o", tmp_path / "out"),
+        ("finetune", tiny("bert", 2), rows, "--validation", "-", "--aux", "-", "-o", tmp_path / "out"),
+    ):
+        done = cli(*words, stdin=lines(ROWS))
+        assert done.code == 2 and "cannot both come from stdin: name a file for one" in done.err, done.err
+
+
+def test_semicolons_where_numbers_have_commas(cli: Cli, tmp_path: Path) -> None:
+    """As spreadsheets write CSV in most of Europe."""
+    one, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    one.write_bytes(separated(",", ROWS))
+    other.write_bytes(separated(";", ROWS))
+    assert cli("perturb", other).out == cli("perturb", one).out == cli("perturb", stdin=other.read_bytes()).out
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl.zst"])
+def test_texts_come_back_to_the_byte(ending: str, cli: Cli, tmp_path: Path) -> None:
+    texts = [
+        "a\r\nb",
+        "a\rb",
+        "\r",
+        "a\n",
+        "\na",
+        " a ",
+        '"a"',
+        '"',
+        "a\u2028b\x85\x0b\x1c",
+        "\t",
+        "NA",
+        "1.0",
+        "[1]",
+        "a;b",
+    ]
+    rows = [{"id": f"r{i}", "text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)]
+    out = tmp_path / f"noisy.{ending}"
+    assert cli("perturb", write_jsonl(tmp_path / "rows.jsonl", rows), "-o", out).code == 0
+    assert read_examples(out).fields == [(text,) for text in texts]
+
+
+def test_what_json_cannot_hold_is_text_in_csv_as_it_is_there(cli: Cli, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ROWS).with_columns(when=pl.datetime(2020, 2, 1), d=pl.lit("1.10").cast(pl.Decimal(9, 2)))
+    frame.write_parquet(tmp_path / "rows.parquet")
+    assert cli("perturb", tmp_path / "rows.parquet", "-o", tmp_path / "noisy.csv").code == 0
+    expected = cli("perturb", tmp_path / "rows.parquet").records
+    found = pl.read_csv(tmp_path / "noisy.csv", infer_schema=False)
+    assert found["when"].to_list() == [row["when"] for row in expected] == ["2020-02-01T00:00:00"] * len(ROWS)
+    assert found["d"].to_list() == [row["d"] for row in expected] == ["1.10"] * len(ROWS)
+
+
+def test_class_names_of_several_files_are_put_together(cli: Cli, tmp_path: Path) -> None:
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    def write(name: str, names: Sequence[str], topics: Sequence[str], start: int) -> str:
+        features = {
+            "id": Value("int64"),
+            "label": ClassLabel(names=list(names)),
+            "topic": ClassLabel(names=list(topics)),
+        }
+        n = len(names) * 4
+        columns = {"id": range(start, start + n), "label": [i % len(names) for i in range(n)], "topic": [0] * n}
+        Dataset.from_dict(columns, features=Features(features)).to_parquet(str(tmp_path / name))
+        return str(tmp_path / name)
+
+    files = write("one.parquet", "abc", "xy", 0), write("two.parquet", "dcb", "xy", 50)
+    assert cli("perturb", *files, "-o", tmp_path / "noisy.parquet").code == 0
+    back = Dataset.from_parquet(str(tmp_path / "noisy.parquet"), cache_dir=str(tmp_path / "cache"))
+    named = back.features["label"]
+    assert named == back.features["original_label"] and named.names == ["a", "b", "c", "d"]
+    shown = [(row["id"], named.int2str(row["original_label"]), named.int2str(row["label"])) for row in back]
+    assert shown == [(row["id"], row["original_label"], row["label"]) for row in cli("perturb", *files).records]
+
+    other = cli("perturb", files[0], write("three.parquet", "abc", "yx", 90), "-o", tmp_path / "x.parquet")
+    assert other.code == 3 and 'class names of "topic" differ; take the files one by one' in other.err
 
 
 def test_folders_that_are_not_clear(cli: Cli, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import floor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import polars as pl
@@ -400,9 +401,15 @@ def test_a_matrix_of_rates_gives_exact_counts(form: str, tmp_path: Path, cli: Cl
         ('{"a": {"b": 0.6, "c": 0.5}}', "not 0-1 with a sum up to 1"),
         ('{"a": {"b": -0.1}}', "not 0-1"),
         ('{"a": {"b": "many"}}', "is no number"),
-        ('{"z": {"b": 0.1}}', 'no row has the class "z" (there are a, b)'),
+        ('{"z": {"b": 0.1}}', 'no row has the class "z" (there are a, b; --classes'),
         ('{"a": 0.1}', "has no object of rates"),
         ('{"a": {"b"', "not JSON"),
+        ('{"a": {"y": 0.1}}', 'no row has the class "y" (there are a, b; --classes names others)'),
+        ('{"a": {"b": 0.1, "b": 0.2}}', 'the key "b" stands twice'),
+        ("from,a,b\na,0,.1\na,0,.2\n", 'm.json:3: the class "a" stands there twice'),
+        ("from,a,b\na,0,nan\n", "not 0-1"),
+        ("", "no rates in it"),
+        ("from,a,b\n", "no rates in it"),
     ],
 )
 def test_a_matrix_that_cannot_be_meant(text: str, message: str, tmp_path: Path, cli: Cli) -> None:
@@ -411,6 +418,30 @@ def test_a_matrix_that_cannot_be_meant(text: str, message: str, tmp_path: Path, 
     done = cli("perturb", rows, "--transition", tmp_path / "m.json")
     assert done.code == 3 and message in done.err, done.err
     assert cli("perturb", rows, "--transition", tmp_path / "m.json", "--rate", 0.1).code == 2
+
+
+def test_a_class_that_only_wrong_labels_have_is_named(tmp_path: Path, cli: Cli) -> None:
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"id": i, "label": "ab"[i % 2]} for i in range(20)])
+    (tmp_path / "m.json").write_text('{"a": {"other": 0.2}}')
+    done = cli("perturb", rows, "--transition", tmp_path / "m.json", "--classes", "a,b,other")
+    assert Counter(row["label"] for row in done.records) == {"a": 8, "b": 10, "other": 2}, done.err
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("way", ["stdin", "pipe"])
+def test_a_matrix_of_rates_from_a_stream(way: str, form: str, tmp_path: Path, cli: Cli) -> None:
+    """Read once, and digested as it was read."""
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"id": i, "label": "abc"[i % 3]} for i in range(60)])
+    text = json.dumps(MATRIX).encode() if form == "json" else b",a,b,c\na,.7,.2,.1\nb,.05,.95,0\n"
+    name, fed = "-", {"stdin": text}
+    if way == "pipe":
+        name, fed = str(tmp_path / "pipe"), {}
+        os.mkfifo(name)
+        Thread(target=(tmp_path / "pipe").write_bytes, args=(text,), daemon=True).start()
+    done = cli("perturb", rows, "--transition", name, "--provenance", tmp_path / "p", **fed)
+    assert sum(row["noisy"] for row in done.records) == 4 + 2 + 1, done.err
+    how = json.loads((tmp_path / "p").read_text())
+    assert how["inputs"]["transition"]["sha256"] == hashlib.sha256(text).hexdigest()
 
 
 # -- formats ------------------------------------------------------------------------------------------

@@ -84,8 +84,10 @@ def check(run: Run) -> None:
     """Check outputs and tags, before anything is opened.
 
     Raises:
-        UsageError: what `check_outputs` and `parse_tags` refuse.
+        UsageError: what `check_outputs` and `parse_tags` refuse; two inputs from one stdin.
     """
+    if len(read := from_stdin(run)) > 1:
+        raise UsageError(f"{' and '.join(read)} cannot both come from stdin: name a file for one")
     inputs = [name for each in run.fields.values() if each.mark.opens for name in named(run, each)]
     outputs = list(run.outputs().values())
     if run.partial is not None:
@@ -105,9 +107,7 @@ def record_columns(spec: CommandSpec) -> set[str]:
 
 def named(run: Run, each: Field) -> list[str]:
     """Give the names that were given for an input, stdin left out."""
-    value = run.get(each.name)
-    names = [str(value)] if isinstance(value, str | Path) else list(value or ())
-    return [split_name(name)[0] for name in names if name != STDIN]
+    return [split_name(name)[0] for name in as_list(run.get(each.name)) if name != STDIN]
 
 
 def share(run: Run) -> None:
@@ -124,7 +124,7 @@ def share(run: Run) -> None:
         note = f"started as one of {place.processes} processes; {run.name} does all work in each"
         console.log(f"mltools: note: {note}", level=1)
     else:
-        if reads_stdin(run):
+        if from_stdin(run):
             raise UsageError(f"{place.processes} processes share this run, and one stdin: name a file in place of it")
         if place.rank == 0:
             console.warn(f"{place.processes} processes share this run, as RANK, WORLD_SIZE and the like say")
@@ -135,15 +135,20 @@ def share(run: Run) -> None:
             run.team = join(place)
 
 
-def reads_stdin(run: Run) -> bool:
-    """Say whether an input is stdin: named so, or an operand that is left out."""
+def from_stdin(run: Run) -> list[str]:
+    """Name the inputs that are stdin: those named so, and the one operand that stands for it when it is left out."""
     inputs = [each for each in run.fields.values() if each.mark.opens or each.name == "layers"]
-    for each in inputs:
-        value = run.get(each.name)
-        words = [value] if isinstance(value, str | Path) else list(value or ())
-        if STDIN in map(str, words) or (not words and isinstance(each.mark, Operand)):
-            return True
-    return False
+    words = {each.name: as_list(run.get(each.name)) for each in inputs}
+    read = [each.name for each in inputs if STDIN in words[each.name]]
+    operands = [each.name for each in inputs if isinstance(each.mark, Operand) and each.mark.opens != "checkpoint"]
+    if operands and not any(words[name] for name in operands):
+        read.insert(0, operands[0])
+    return read
+
+
+def as_list(value: Any) -> list[str]:
+    """Give the values of a setting, one, none or several, as text."""
+    return [str(value)] if isinstance(value, str | Path) else list(map(str, value or ()))
 
 
 def load(run: Run) -> None:

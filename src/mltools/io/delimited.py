@@ -30,7 +30,7 @@ def read_cell(text: str) -> Any:
 
 
 def separated_rows(
-    source: Source, blocks: Iterable[list[bytes]], separator: str, cells: Cells
+    source: Source, texts: Iterable[bytes], separator: str, cells: Cells
 ) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
     """Yield (line numbers, columns) of rows, some at a time. CSV has quotes, TSV has none.
 
@@ -38,8 +38,9 @@ def separated_rows(
         RowsError: a line that is not UTF-8, or has more or fewer fields than the first; a column named twice.
     """
     csv.field_size_limit(LONGEST_FIELD)
-    name = "CSV" if separator == "," else "TSV"
-    lines = (_decode(source, number, line) for number, line in enumerate(chain.from_iterable(blocks), start=1))
+    name = "TSV" if separator == "\t" else "CSV"
+    raw = chain.from_iterable(text.split(b"\n") for text in texts)  # a quoted cell keeps the ends of its lines
+    lines = (_decode(source, number, line) for number, line in enumerate(raw, start=1))
     quoting: Any = csv.QUOTE_MINIMAL if name == "CSV" else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
     try:
@@ -51,7 +52,7 @@ def separated_rows(
             if len(fields) != len(header):
                 raise RowsError(
                     f"{source.place(reader.line_num)}: {len(fields)} fields, but the first line of the {name} names "
-                    f"{len(header)} columns{'; quote fields that hold commas' if separator == ',' else ''}"
+                    f"{len(header)} columns; {_HINTS[separator]}"
                 )
             row = dict(zip(header, fields, strict=True))
             for column, read in typed:
@@ -62,8 +63,16 @@ def separated_rows(
                 yield numbers, rows
                 numbers, rows = [], []
     except csv.Error as error:
-        raise RowsError(f"{source.place(reader.line_num)}: not {name} ({error})") from None
+        fault = "a CR alone ends a line; end lines with LF" if "new-line" in str(error) else error
+        raise RowsError(f"{source.place(reader.line_num)}: not {name} ({fault})") from None
     yield numbers, rows
+
+
+_HINTS = {
+    ",": "quote fields that hold commas",
+    ";": "quote fields that hold semicolons",
+    "\t": "TSV has no quotes: use CSV where fields hold tabs or ends of lines",
+}
 
 
 def _header(source: Source, name: str, header: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ as the hub has them; a data set of the hub, as `hf://NAME`. A folder or a data s
 
 import contextlib
 import hashlib
+import os
 import re
 import textwrap
 from bisect import bisect_left
@@ -47,8 +48,8 @@ class Rows:
         given = [paths] if isinstance(paths, str | Path | Source) else list(paths)
         self.columns = columns
         self._sources = [source for path in given for source in find_sources(path, part)]
-        paths_read = [source.path for source in self._sources]
-        doubled = next((source for source in self._sources if paths_read.count(source.path) > 1), None)
+        found = [os.path.realpath(source.path) for source in self._sources]
+        doubled = next((source for n, source in enumerate(self._sources) if found[n] in found[:n]), None)
         if doubled is not None:
             raise UsageError(f"{doubled.name} is named twice; its rows count once")
         names = [path.name if isinstance(path, Source) else Source(path).name for path in given]
@@ -99,6 +100,10 @@ class Rows:
             return self._tables[0]
         import pyarrow as pa
 
+        named = (self.columns.label, self.columns.original_label)
+        for column in set().union(*(table.column_names for table in self._tables)).difference(named):
+            if len({tuple(class_names(table, column) or ()) for table in self._tables}) > 1:
+                raise RowsError(f'{self.name}: class names of "{column}" differ; take the files one by one')
         try:
             return pa.concat_tables(self._tables, promote_options="default")
         except pa.ArrowException as error:

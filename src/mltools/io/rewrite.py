@@ -147,7 +147,7 @@ def _updated(table: Any, source: Rows, rows: Sequence[RawRow]) -> Any:
     if columns.id not in table.column_names:
         table = table.append_column(columns.id, pa.array(new[columns.id]))
     index, kind = table.column_names.index(columns.label), table.schema.field(columns.label).type
-    names = class_names(table, columns.label)
+    names = source.names if class_names(table, columns.label) else None
     code = {name: number for number, name in enumerate(names or ())}
     label, original = (
         _as_stored([code.get(value, value) for value in new[name]], kind)
@@ -157,7 +157,7 @@ def _updated(table: Any, source: Rows, rows: Sequence[RawRow]) -> Any:
     table = table.set_column(index, field, label)
     table = table.append_column(field.with_name(columns.original_label).with_type(original.type), original)
     table = table.append_column(columns.noisy, pa.array(new[columns.noisy], pa.bool_()))
-    return table.replace_schema_metadata(_with_features(table.schema.metadata, columns)) if names else table
+    return table.replace_schema_metadata(_with_features(table.schema.metadata, columns, names)) if names else table
 
 
 def _as_stored(values: list[Any], kind: Any) -> Any:
@@ -170,10 +170,11 @@ def _as_stored(values: list[Any], kind: Any) -> Any:
     return pa.array(values, kind if keeps else None)
 
 
-def _with_features(metadata: Mapping[bytes, bytes], columns: Columns) -> dict[bytes, bytes]:
-    """Tell `datasets` of the new columns, the original label's names among them."""
+def _with_features(metadata: Mapping[bytes, bytes], columns: Columns, names: Sequence[str]) -> dict[bytes, bytes]:
+    """Tell `datasets` of the new columns, and the names of the labels."""
     about = json.loads(metadata[b"huggingface"])
     features = about["info"]["features"]
+    features[columns.label]["names"] = list(names)
     features[columns.original_label] = features[columns.label]
     features[columns.noisy] = {"dtype": "bool", "_type": "Value"}
     features.setdefault(columns.id, {"dtype": "int64", "_type": "Value"})

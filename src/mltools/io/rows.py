@@ -18,7 +18,7 @@ import orjson
 from mltools.errors import RowsError
 from mltools.io.delimited import SEPARATORS, Cells, separated_rows
 from mltools.io.parquet import parquet_rows
-from mltools.io.source import Source
+from mltools.io.source import Source, split_lines
 
 Values = dict[str, Any]
 RawRow = bytes | Values
@@ -39,14 +39,20 @@ class Block:
 
 
 NOT_ROWS = {
-    b"PK\x03\x04": "a ZIP file or Excel workbook",
-    b"ARROW1": "an Arrow file",
-    b"\x80": "a pickle",
-    b"<": "HTML or XML",
-    b"\x89HDF": "HDF5",
-    b"SQLite": "a database of SQLite",
+    (0, b"PK\x03\x04"): "a ZIP file or Excel workbook",
+    (0, b"\xd0\xcf\x11\xe0"): "an old Excel workbook",
+    (257, b"ustar"): "a tar archive",
+    (0, b"PAR1"): "Parquet that is packed once more",
+    (0, b"ARROW1"): "an Arrow file",
+    (0, b"\xff\xff\xff\xff"): "an Arrow stream",
+    (0, b"\x80"): "a pickle",
+    (0, b"<"): "HTML or XML",
+    (0, b"\x89HDF"): "HDF5",
+    (0, b"SQLite"): "a database of SQLite",
+    (0, b"\xff\xfe"): "text in UTF-16",
+    (0, b"\xfe\xff"): "text in UTF-16",
 }
-"""How files start that people may take for rows."""
+"""By what and from which byte on one knows files that people may take for rows."""
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 
 
@@ -67,36 +73,38 @@ def iter_blocks(source: Source, cells: Cells = lambda column: None) -> Iterator[
         rows = parquet_rows(source)
         yield Block(range(1, len(rows) + 1), None, rows)
         return
-    first, blocks = _peeked(source.blocks())
-    for start, what in NOT_ROWS.items():
-        if first.startswith(start):
-            raise RowsError(f"{source.name}: {what}, not rows; save it as JSON lines, CSV or Parquet")
+    first, texts = _peeked(source.texts())
+    for (start, known), what in NOT_ROWS.items():
+        if first.startswith(known, start):
+            raise RowsError(f"{source.name}: {what}, not rows; save it as JSON lines, CSV or Parquet, in UTF-8")
     separator = _separator(source, first)
     if separator is not None:
-        for numbers, rows in separated_rows(source, blocks, separator, cells):
+        for numbers, rows in separated_rows(source, texts, separator, cells):
             yield Block(numbers, None, rows)
     elif first.lstrip().startswith(b"["):
-        yield from _array(source, first, blocks)
+        yield from _array(source, first, map(split_lines, texts))
     else:
-        yield from _lines(source, blocks)
+        yield from _lines(source, map(split_lines, texts))
 
 
-def _peeked(blocks: Iterator[list[bytes]]) -> tuple[bytes, Iterator[list[bytes]]]:
+def _peeked(texts: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     """Give the first line that is not blank, and all lines."""
-    for lines in blocks:
-        for line in lines:
-            if line and not line.isspace():
-                return line, chain([lines], blocks)
+    for text in texts:
+        if not text.isspace():
+            return next(line for line in split_lines(text) if line and not line.isspace()), chain([text], texts)
     return b"", iter(())
 
 
 def _separator(source: Source, first: bytes) -> str | None:
-    """Give what separates the fields of CSV or TSV; None for JSON."""
+    """Give what separates the fields of CSV or TSV; None for JSON. Where numbers have commas, CSV has semicolons."""
     if first.lstrip()[:1] in (b"{", b"[", b""):
         return None
-    if source.ending in SEPARATORS or source.ending in JSON_ENDINGS:
-        return SEPARATORS.get(source.ending)
-    return next((separator for separator in ("\t", ",") if separator.encode() in first), None)
+    of_name = SEPARATORS.get(source.ending)
+    if source.ending in JSON_ENDINGS or (of_name is not None and of_name.encode() in first):
+        return of_name
+    if of_name == "," and b"\t" in first:
+        raise RowsError(f"{source.name}: fields between tabs, not commas; name it .tsv, which has no quotes")
+    return next((separator for separator in ("\t", ",", ";") if separator.encode() in first), of_name)
 
 
 def _array(source: Source, first: bytes, blocks: Iterator[list[bytes]]) -> Iterator[Block]:
@@ -114,7 +122,7 @@ def _array(source: Source, first: bytes, blocks: Iterator[list[bytes]]) -> Itera
     block = Block(range(1, len(values) + 1), None, values)
     _refuse_others(source, block)
     if text.count(b":") != sum(map(len, values)):
-        _parse_again(source.name, text)
+        refuse_doubled_keys(source.name, text)
     yield block
 
 
@@ -133,7 +141,7 @@ def _lines(source: Source, blocks: Iterator[list[bytes]]) -> Iterator[Block]:
             values = [_parse(source, number, line) for number, line in zip(numbers, lines, strict=True)]
         block = Block(numbers, lines, values)
         _refuse_others(source, block)
-        _refuse_doubled_keys(source, numbers, lines, values)
+        _refuse_doubled(source, numbers, lines, values)
         yield block
 
 
@@ -177,7 +185,7 @@ _APART = re.compile(rb'"[ \t\r]+:')
 """A key whose colon does not follow at once; text may hold the same."""
 
 
-def _refuse_doubled_keys(source: Source, numbers: Sequence[int], lines: Sequence[bytes], values: list[Values]) -> None:
+def _refuse_doubled(source: Source, numbers: Sequence[int], lines: Sequence[bytes], values: list[Values]) -> None:
     """Raise if an object has a key twice: the parser keeps the last one and says nothing.
 
     A line has at least a colon for each of its keys, so where all lines together have no more colons than there are
@@ -187,7 +195,7 @@ def _refuse_doubled_keys(source: Source, numbers: Sequence[int], lines: Sequence
         return
     for number, line, row in zip(numbers, lines, values, strict=True):
         if line.count(b":") != len(row) and (line.count(b'":') != _count_keys(row) or _APART.search(line)):
-            _parse_again(source.place(number), line)
+            refuse_doubled_keys(source.place(number), line)
 
 
 def _count_keys(row: Values) -> int:
@@ -202,8 +210,8 @@ def _count_keys(row: Values) -> int:
     return n
 
 
-def _parse_again(place: str, line: bytes) -> None:
-    """Parse a line that may have a key twice, and raise if it does."""
+def refuse_doubled_keys(place: str, line: bytes) -> None:
+    """Parse JSON that may have a key twice in an object, and raise RowsError if it does."""
     doubled: list[str] = []
 
     def members(pairs: list[tuple[str, Any]]) -> None:

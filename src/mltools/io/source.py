@@ -160,6 +160,10 @@ class Source:
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Yield the lines, decompressed, without their ends and a byte-order mark, some at a time as they come."""
+        return map(split_lines, self.texts())
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the same as it stands there: some whole lines at a time, but for the end of the last of them."""
         mark: bytes = BOM
         rest: list[bytes] = []  # of a line that has not ended; joined once, since lines may be very long
         length = 0
@@ -168,7 +172,7 @@ class Source:
                 for piece in unpacked(stream, self.form, self.name):
                     head, newline, tail = piece.rpartition(b"\n")
                     if newline:
-                        yield _split(b"".join((*rest, head)).removeprefix(mark))
+                        yield b"".join((*rest, head)).removeprefix(mark)
                         mark, rest, length = b"", [tail], len(tail)
                     else:
                         rest.append(piece)
@@ -180,7 +184,7 @@ class Source:
         finally:
             self._stream = None
         if last := b"".join(rest):
-            yield _split(last.removeprefix(mark))
+            yield last.removeprefix(mark)
 
 
 def _stamp(stream: Any) -> tuple[int, int, int]:
@@ -189,7 +193,8 @@ def _stamp(stream: Any) -> tuple[int, int, int]:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _split(block: bytes) -> list[bytes]:
+def split_lines(block: bytes) -> list[bytes]:
+    """Split a text at the ends of its lines, LF or CR LF."""
     return (block.replace(b"\r\n", b"\n") if b"\r" in block else block).removesuffix(b"\r").split(b"\n")
 
 

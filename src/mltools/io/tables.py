@@ -6,7 +6,6 @@ whoever reads them together. In CSV, lists are JSON in a cell, and `record_cells
 
 import csv
 import dataclasses
-import io
 import json
 import math
 import types
@@ -149,11 +148,21 @@ def _csv(rows: Sequence[dict[str, Any]], kinds: Sequence[type[Any]]) -> bytes:
     declared = _declared(rows, kinds)
     names = [*declared, *dict.fromkeys(name for row in rows for name in row if name not in declared)]
     texts = _text_columns() if kinds else frozenset(names)
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    lines = _Lines()
+    writer = csv.writer(lines, lineterminator=_Lines.END)
     writer.writerow(names)
     writer.writerows([_cell(row.get(name), plain=name in texts) for name in names] for row in rows)
-    return stream.getvalue().encode("utf-8", "surrogatepass")
+    return "".join(lines).encode("utf-8", "surrogatepass")
+
+
+class _Lines(list[str]):
+    """Takes lines of CSV from a writer; that it ends them with CR LF makes it quote cells that hold either."""
+
+    END = "\r\n"
+
+    def write(self, line: str) -> None:
+        """Take a line, and end it as text files do here."""
+        self.append(line.removesuffix(self.END) + "\n")
 
 
 def _cell(value: Any, *, plain: bool) -> str:

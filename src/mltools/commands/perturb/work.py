@@ -73,7 +73,8 @@ def perturb(rows: Rows, settings: Settings, count: Count | None = None) -> Itera
         UsageError: a rate outside 0-1, or options that do not go together.
         RowsError: a bad row, one class only, or rows that were perturbed before.
     """
-    yield from one_by_one(perturb_blocks(rows, settings, count or Count()))
+    rates = Source(settings.transition) if settings.transition is not None else None
+    yield from one_by_one(perturb_blocks(rows, settings, count or Count(), rates))
 
 
 def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
@@ -82,11 +83,11 @@ def one_by_one(blocks: Blocks) -> Iterator[RawRow]:
         yield from block.split(b"\n")[:-1] if isinstance(block, bytes) else block
 
 
-def perturb_blocks(rows: Rows, settings: Settings, count: Count) -> Blocks:
-    """Yield many rows at a time, for speed; else as `perturb`."""
+def perturb_blocks(rows: Rows, settings: Settings, count: Count, rates: Source | None = None) -> Blocks:
+    """Yield many rows at a time, for speed; `rates` is where --transition's are; else as `perturb`."""
     check(settings)
     parts = _read(rows, settings, count)
-    yield from (_stream if settings.stream else _exact)(parts, rows, settings, count)
+    yield from _stream(parts, rows, settings, count) if settings.stream else _exact(parts, rows, settings, count, rates)
 
 
 @dataclass
@@ -150,7 +151,7 @@ def _part(block: Block, columns: Columns, ids: Sequence[RowId], labels: Sequence
     return _Part(list(lines), ids, labels, numbered)
 
 
-def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count) -> Blocks:
+def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count, rates: Source | None) -> Blocks:
     parts = list(parts)
     if settings.top_classes is not None:
         kept = _top_classes(chain.from_iterable(part.labels for part in parts), settings.top_classes, rows)
@@ -160,11 +161,11 @@ def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count)
     classes = sorted(cast(set[Label], set(labels) - {None}))
     if settings.classes is not None:
         classes = _named_classes(settings.classes, classes, rows)
-    if settings.transition is None and len(classes) < 2:
+    if rates is None and len(classes) < 2:
         raise RowsError(f"{rows.name}: {_few(classes)}; a wrong label needs two classes")
     ids = list(chain.from_iterable(part.ids for part in parts))
-    if settings.transition is not None:
-        draw = _draw_rates(ids, labels, read_transition(Source(settings.transition), classes), settings.seed)
+    if rates is not None:
+        draw = _draw_rates(ids, labels, read_transition(rates, classes), settings.seed)
     else:
         draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
     count.noisy = len(draw)
@@ -323,16 +324,17 @@ class _Marker:
 def run(run: Run) -> Blocks:
     """Perturb the rows given."""
     count, rows = Count(), run.input("rows")
-    yield from perturb_blocks(rows, run.settings, count)
+    rates = run.source("transition") if run.settings.transition is not None else None
+    yield from perturb_blocks(rows, run.settings, count, rates)
     run.used("rows", rows)
-    if run.settings.transition is not None:
-        run.used("transition", Source(run.settings.transition))
+    if rates is not None:
+        run.used("transition", rates)
     run.report(
         rows=count.rows,
         noisy=count.noisy,
         unlabelled=count.unlabelled or None,
         left_out=count.left_out or None,
-        rate=run.settings.rate if run.settings.transition is None else None,
+        rate=run.settings.rate if rates is None else None,
     )
 
 
@@ -365,7 +367,8 @@ class RowSink:
             else:
                 from mltools.io.tables import write_table
 
-                write_table(path, in_python([self._kept]), None, replace=run.force)
+                values = [orjson.loads(row if isinstance(row, bytes) else dump_row(row)) for row in self._kept]
+                write_table(path, values, None, replace=run.force)
         self._stack.__exit__(kind, error, trace)
 
     def write(self, block: bytes | list[Values]) -> None:
