@@ -406,18 +406,19 @@ def test_a_matrix_of_rates_gives_exact_counts(form: str, tmp_path: Path, cli: Cl
         ('{"a": {"b"', "not JSON"),
         ('{"a": {"y": 0.1}}', 'no row has the class "y" (there are a, b; --classes names others)'),
         ('{"a": {"b": 0.1, "b": 0.2}}', 'the key "b" stands twice'),
-        ("from,a,b\na,0,.1\na,0,.2\n", 'm.json:3: the class "a" stands there twice'),
+        ("from,a,b\na,0,.1\na,0,.2\n", 'm.csv:3: the class "a" stands there twice'),
         ("from,a,b\na,0,nan\n", "not 0-1"),
         ("", "no rates in it"),
         ("from,a,b\n", "no rates in it"),
     ],
 )
 def test_a_matrix_that_cannot_be_meant(text: str, message: str, tmp_path: Path, cli: Cli) -> None:
-    (tmp_path / "m.json").write_text(text)
+    file = tmp_path / f"m.{'json' if text.startswith('{') else 'csv'}"
+    file.write_text(text)
     rows = write_jsonl(tmp_path / "rows.jsonl", labelled(*"abab"))
-    done = cli("perturb", rows, "--transition", tmp_path / "m.json")
+    done = cli("perturb", rows, "--transition", file)
     assert done.code == 3 and message in done.err, done.err
-    assert cli("perturb", rows, "--transition", tmp_path / "m.json", "--rate", 0.1).code == 2
+    assert cli("perturb", rows, "--transition", file, "--rate", 0.1).code == 2
 
 
 def test_a_class_that_only_wrong_labels_have_is_named(tmp_path: Path, cli: Cli) -> None:

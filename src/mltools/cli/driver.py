@@ -148,7 +148,8 @@ def from_stdin(run: Run) -> list[str]:
 
 def as_list(value: Any) -> list[str]:
     """Give the values of a setting, one, none or several, as text."""
-    return [str(value)] if isinstance(value, str | Path) else list(map(str, value or ()))
+    values = value if isinstance(value, tuple | list) else () if value is None else (value,)
+    return list(map(str, values))
 
 
 def load(run: Run) -> None:
