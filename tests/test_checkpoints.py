@@ -332,6 +332,19 @@ def test_a_tokenizer_class_that_is_none(copy: Path) -> None:
     assert refusal(copy) == "no tokenizer, but BertModel (tokenizer_config.json says so)"
 
 
+@pytest.mark.parametrize(("said", "limit"), [(32.0, 32), (-1, 64), (None, 64), (1.5, None), ("32", None), (True, None)])
+def test_how_long_a_row_the_tokenizer_takes(said: object, limit: int | None, copy: Path) -> None:
+    """A number that is not whole ended as a fault of ours, at the first row."""
+    path = copy / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": said}))
+    if limit is not None:
+        assert open_checkpoint(str(copy)).limit(100) == limit
+    else:
+        assert refusal(copy).endswith(
+            f"tokenizer_config.json says model_max_length {json.dumps(said)}, not a whole number"
+        )
+
+
 def test_tokenizer_of_another_model(copy: Path, cli: Cli, noisy_rows: Path) -> None:
     for key in ("bert.embeddings.word_embeddings.weight",):
         rewrite(copy, key, lambda tensor: tensor[:20])

@@ -231,6 +231,8 @@ def test_a_gradient_that_is_not_finite_is_an_error() -> None:
         tensor_sums({"w": torch.tensor([1.0, math.inf])})
     with pytest.raises(TrainingError, match="the gradient of w is not finite"):
         tensor_sums({"w": torch.tensor([math.nan])})
+    with pytest.raises(TrainingError, match="the gradient of w is not finite, or too large to square"):
+        tensor_sums({"w": torch.full((3, 16), 1e25)})
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")

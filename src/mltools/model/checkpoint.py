@@ -66,8 +66,8 @@ class CheckpointMeta:
     def limit(self, max_length: int) -> int:
         """Give the longest row, in tokens, that neither the option nor the model forbids."""
         limits = [max_length]
-        if (self.tokenizer.model_max_length or NO_LIMIT) < NO_LIMIT:
-            limits.append(self.tokenizer.model_max_length)
+        if 0 < (self.tokenizer.model_max_length or 0) < NO_LIMIT:
+            limits.append(int(self.tokenizer.model_max_length))
         positions = getattr(text_config(self.model), "max_position_embeddings", None)
         if isinstance(positions, int) and positions > 0:
             limits.append(positions - _position_offset(self.model, positions))

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from mltools import console
 from mltools.errors import CheckpointError, UsageError, lacks_memory
 from mltools.io.provenance import folder_stamp
+from mltools.io.rows import json_preview
 from mltools.model.anatomy import HEAD, find_blocks, find_parts
 from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass, text_config, vocabulary_size
 from mltools.model.checkpoint_config import build_config, check_sizes
@@ -219,6 +220,11 @@ def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
         raise CheckpointError(f"{name}: no tokenizer, but {type(tokenizer).__name__} (tokenizer_config.json says so)")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
+    longest = tokenizer.model_max_length
+    if longest and not (type(longest) in (int, float) and float(longest).is_integer()):
+        raise CheckpointError(
+            f"{name}: tokenizer_config.json says model_max_length {json_preview(longest)}, not a whole number"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer

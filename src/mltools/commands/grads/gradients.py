@@ -200,8 +200,8 @@ def tensor_sums(tensors: Mapping[str, Tensor]) -> Sums:
         absolute = torch.abs(tensor, out=room[: tensor.numel()].view(tensor.shape))  # new memory costs more than abs
         rows = absolute.sum(dim=-1), torch.linalg.vector_norm(tensor, dim=-1)
         l1, l2 = float(rows[0].double().sum()), float(rows[1].double().square().sum())
-        if not math.isfinite(l1):
-            raise TrainingError(f"the gradient of {name} is not finite")
+        if not math.isfinite(l1 + l2):
+            raise TrainingError(f"the gradient of {name} is not finite, or too large to square")
         sums[name] = (l1, l2)
     return sums
 
