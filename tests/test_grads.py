@@ -106,7 +106,6 @@ def plain_mean(folder: Path, examples: Examples, rows: list[int], objective: str
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("objective", ["loss", "logit"])
 @pytest.mark.parametrize(
     "architecture",
     [
@@ -115,6 +114,7 @@ def plain_mean(folder: Path, examples: Examples, rows: list[int], objective: str
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("deberta-v2", "modernbert", "opt", "gpt_neo", "qwen2")),
     ],
 )
+@pytest.mark.parametrize("objective", ["loss", "logit"])
 def test_b17_equals_a_loop_over_rows(
     architecture: str, objective: str, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
@@ -141,7 +141,7 @@ def test_b17_equals_a_loop_over_rows(
     assert column(found, "l1_difference") == pytest.approx(list(totals.values()), rel=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 48])
+@pytest.mark.parametrize("batch_size", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 48))])
 def test_batches_change_nothing(batch_size: int, tiny: Tiny, noisy_rows: Path) -> None:
     examples = read_examples(noisy_rows)
     whole, cut = (

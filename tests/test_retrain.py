@@ -304,6 +304,7 @@ def test_the_norm_of_all_gradients_is_clipped_if_asked_for(tiny: Tiny, noisy_row
     assert np.abs(np.array(losses) - recorded_losses(noisy, other, noisy_rows, own, Window((2, 3)))).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing(tiny: Tiny, noisy_rows: Path) -> None:
     noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
     whole, cut = (

@@ -75,7 +75,7 @@ def test_b03_states_are_transformers_hidden_states(
     assert normed or architecture not in DECODERS
 
 
-@pytest.mark.parametrize("architecture", ["bert", "llama"])
+@pytest.mark.parametrize("architecture", [pytest.param("bert", marks=pytest.mark.slow), "llama"])
 def test_states_do_not_depend_on_batches_or_order(architecture: str, tiny: Tiny, tmp_path: Path) -> None:
     rows = toy_rows()
     written = write_jsonl(tmp_path / "rows.jsonl", rows)

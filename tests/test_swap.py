@@ -252,6 +252,7 @@ def test_write_twice_gives_the_same_bytes(cli: Cli, tiny: Tiny, noisy_rows: Path
             assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_parquet_rows_give_the_same_records(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     pl.DataFrame(toy_rows()).write_parquet(tmp_path / "rows.parquet")
     arguments = ("swap", tiny("bert", 1), tiny("bert", 2))
