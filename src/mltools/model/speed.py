@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 SECONDS = 0.25
 """How long each thing is measured."""
+BRIEF = 0.05
+"""How long, where only the ratio of two things measured in turn is wanted."""
 CPU_TOKENS = 256
 ACCELERATOR_TOKENS = 8192
 """Tokens in a batch, as the tools fill them."""
@@ -62,10 +64,17 @@ class Block(nn.Module):
         return after
 
 
-def measure_products(width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+def measure_products(width: int, device: torch.device) -> float:
     """Measure products of matrices of this width: operations a second."""
-    product, operations = _product(width, device, dtype)
+    product, operations = _product(width, device)
     return operations / _seconds([product], device)[0]
+
+
+def products_gain(width: int, device: torch.device, dtype: torch.dtype) -> float:
+    """Measure how many times faster products of matrices of this width are in a number type than in float32."""
+    runs = [_product(width, device, each)[0] for each in (torch.float32, dtype)]
+    full, other = _seconds(runs, device, BRIEF)
+    return full / other
 
 
 def measure_speed(width: int, weights: float, length: float, device: torch.device, *, batch: int = 0) -> Speed:
@@ -127,12 +136,13 @@ def _product(width: int, device: torch.device, dtype: torch.dtype = torch.float3
     return partial(torch.matmul, left, right), 2 * left.numel() * right.shape[1]
 
 
-def _seconds(runs: Sequence[Callable[[], object]], device: torch.device) -> list[float]:
+def _seconds(runs: Sequence[Callable[[], object]], device: torch.device, at_least: float | None = None) -> list[float]:
     """Give the median time that each call takes, after a first one; in turn, so that all see the machine alike."""
     times: list[list[float]] = []
     for run in runs:
         run()
-    while sum(map(sum, times)) < SECONDS * len(runs):
+    least = SECONDS if at_least is None else at_least
+    while sum(map(sum, times)) < least * len(runs):
         times.append([])
         for run in runs:
             start = _clock(device)

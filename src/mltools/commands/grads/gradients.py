@@ -28,7 +28,7 @@ from mltools.processes import ALONE, Team
 CPU_TOKENS = (96, 512)
 """Fewest and most tokens in an automatic batch on a CPU, where memory is what limits them."""
 ACCELERATOR_TOKENS = 8192
-STATES_KEPT = 30
+STATES_KEPT = 38
 """What the backward pass needs of each token and layer, in hidden states: 22 for BERT, and what the heap loses."""
 
 Progress = Callable[[Iterator[int], int], Iterator[int]]
