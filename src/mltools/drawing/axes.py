@@ -18,6 +18,8 @@ MARKERS = "osD^vPX"
 POINTS = 72
 SMALL = 1.5
 """Panels narrower than this, in inches, have thinner lines."""
+ON_END = 24
+"""Letters of a line of a name that stands on end."""
 Size = tuple[float, float]
 """Width and height of a panel in inches."""
 
@@ -92,8 +94,9 @@ def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
     if max(map(len, grid.columns)) > 3:
         axes.tick_params(axis="x", labelrotation=90)
     every, down = _step(axes, len(grid.columns), room[0], 2), _step(axes, len(grid.rows), room[1], 2)
-    axes.set_xticks(range(0, len(grid.columns), every), grid.columns[::every])
-    axes.set_yticks(range(0, len(grid.rows), down), grid.rows[::down])
+    letters = beside_axis(size[0], _font(axes))
+    axes.set_xticks(range(0, len(grid.columns), every), [broken(name, letters) for name in grid.columns[::every]])
+    axes.set_yticks(range(0, len(grid.rows), down), [broken(name, letters) for name in grid.rows[::down]])
     texts = [[number(value, grid) if value is not None else "" for value in row] for row in grid.cells]
     small = 0.75 * _font(axes)
     across = max(len(text) for row in texts for text in row) * 0.65 * small
@@ -142,8 +145,8 @@ def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int], size: Size) ->
         values, spread = _filled(row[i] for row in marks.layers), _filled(row[i] for row in marks.spread)
         beside = [place + 0.6 * ((i + 0.5) / len(marks.series) - 0.5) for place in places]  # so that none hides another
         axes.errorbar(values, beside, xerr=spread, fmt="none", ecolor=_color(styles[name]), elinewidth=0.8)
-        axes.plot(values, beside, label=name, markersize=4, linestyle="none", **_look(styles[name]))
-    axes.set_yticks(places, marks.rows)
+        axes.plot(values, beside, label=name, markersize=4, linestyle="none", clip_on=False, **_look(styles[name]))
+    axes.set_yticks(places, [broken(name, beside_axis(size[0], _font(axes))) for name in marks.rows])
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.set_ylim(len(marks.rows) - 0.5, -0.5)
     low, high = axes.get_xlim()
@@ -190,7 +193,7 @@ def _points(axes: "Axes", panel: Points, styles: Mapping[str, int], size: Size) 
         seen.add(dot.series)
         i = styles.get(dot.series, 0)
         axes.errorbar([x], [dot.y], xerr=dot.x_sd, yerr=dot.y_sd, fmt="none", ecolor=_color(i), elinewidth=0.8)
-        axes.plot([x], [dot.y], label=label, markersize=4, linestyle="none", **_look(i))
+        axes.plot([x], [dot.y], label=label, markersize=4, linestyle="none", clip_on=False, **_look(i))
     axes.set(ylabel=panel.y_name, **({} if panel.categories else {"xlabel": panel.x_name}))
     if panel.categories is not None:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -225,9 +228,21 @@ def _layer_ticks(axes: "Axes", layers: Sequence[int], size: Size) -> None:
     axes.set_xticks(layers[:: _step(axes, len(layers), size[0] - 0.7, 2)])
 
 
+def beside_axis(inches: float, font: float) -> int:
+    """Say how many letters a line of a name beside the axis has: those of a third of the panel's width."""
+    return max(8, int(0.35 * inches * POINTS / (0.6 * font)))
+
+
+def broken(name: str, letters: int) -> str:
+    """Break a name into lines of so many letters."""
+    return "\n".join(textwrap.wrap(name, letters))
+
+
 def _name_ticks(axes: "Axes", names: Sequence[str], size: Size) -> None:
     """Write names below the axis, in lines; on end where they are too long for that."""
     letters = int((size[0] - 0.7) * POINTS / len(names) / (0.6 * _font(axes)))
     fits = all(len(word) <= letters for name in names for word in name.split())
-    shown = ["\n".join(textwrap.wrap(name, letters)) for name in names] if fits else names
+    lines = max(1, int((size[0] - 0.7) * POINTS / len(names) / (1.3 * _font(axes))))
+    on_end = [max(ON_END, math.ceil(1.2 * len(name) / lines)) for name in names]
+    shown = [broken(name, letters if fits else most) for name, most in zip(names, on_end, strict=True)]
     axes.set_xticks(range(len(names)), shown, rotation=0 if fits else 90)

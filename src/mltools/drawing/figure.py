@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mltools.drawing.axes import beside_axis, broken
 from mltools.drawing.grouped import title, without
 from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points, heading, invalid_mark
 from mltools.errors import NotFoundError, UsageError
@@ -258,10 +259,16 @@ def _panel_size(panels: Sequence[Panel], style: FigureStyle) -> tuple[float, flo
         if isinstance(panel, Marks | Columns):
             width = max(width, 1.4 * PANEL_INCHES[0])
         if isinstance(panel, Grid | Marks):
-            height = max(height, line * len(panel.rows) + 0.9)
+            lines = max(_lines(name, style.width or width, style) for name in panel.rows)
+            height = max(height, line * len(panel.rows) * (1 + lines) / 2 + 0.9)
         if isinstance(panel, Points) and panel.categories:
             height = max(height, 2 + GLYPH * style.font_size / POINTS * max(map(len, panel.categories)))
     return width, height
+
+
+def _lines(name: str, width: float, style: FigureStyle) -> int:
+    """Count the lines of a name beside the axis of a panel of so many inches."""
+    return broken(name, beside_axis(width, style.font_size)).count("\n") + 1
 
 
 def _shrunk(size: tuple[float, float], panels: Sequence[Panel], style: FigureStyle, across: int) -> tuple[float, float]:
@@ -269,8 +276,11 @@ def _shrunk(size: tuple[float, float], panels: Sequence[Panel], style: FigureSty
     if style.width is None:
         return size
     own = style.width / across
-    named = any(isinstance(panel, Marks | Points) for panel in panels)
-    return own, size[1] if named else min(size[1], max(0.9 * own, 8 * LINE * style.font_size / POINTS))
+    if any(isinstance(panel, Marks | Points) for panel in panels):
+        return own, size[1]
+    below = max((len(name) for panel in panels if isinstance(panel, Grid) for name in panel.columns), default=0)
+    names = min(below, beside_axis(own, style.font_size)) * GLYPH * style.font_size / POINTS if below > 3 else 0
+    return own, min(size[1] + names, max(0.9 * own, 8 * LINE * style.font_size / POINTS) + names)
 
 
 # -- names --------------------------------------------------------------------------------------------
