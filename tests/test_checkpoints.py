@@ -332,6 +332,13 @@ def test_a_tokenizer_class_that_is_none(copy: Path) -> None:
     assert refusal(copy) == "no tokenizer, but BertModel (tokenizer_config.json says so)"
 
 
+def test_a_tokenizer_whose_unknown_token_is_unknown(copy: Path) -> None:
+    """transformers then looks for it without end."""
+    path = copy / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "unk_token": ""}))
+    assert refusal(copy).startswith("no usable tokenizer (maximum recursion depth exceeded")
+
+
 @pytest.mark.parametrize(("said", "limit"), [(32.0, 32), (-1, 64), (None, 64), (1.5, None), ("32", None), (True, None)])
 def test_how_long_a_row_the_tokenizer_takes(said: object, limit: int | None, copy: Path) -> None:
     """A number that is not whole ended as a fault of ours, at the first row."""

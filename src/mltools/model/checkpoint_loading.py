@@ -216,18 +216,22 @@ def _check_kinds(model: Any, stored: Mapping[str, Stored], name: str) -> None:
 def _load_tokenizer(folder: Path, name: str, config: Any) -> Any:
     with _checkpoint_errors(name, "no usable tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
+        _check_tokenizer(tokenizer)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
+        return tokenizer
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise CheckpointError(f"{name}: no tokenizer, but {type(tokenizer).__name__} (tokenizer_config.json says so)")
+        raise CheckpointError(f"no tokenizer, but {type(tokenizer).__name__} (tokenizer_config.json says so)")
     if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise CheckpointError(f"{name}: no tokenizer (its vocabulary holds special tokens only); is a file missing?")
+        raise CheckpointError("no tokenizer (its vocabulary holds special tokens only); is a file missing?")
     longest = tokenizer.model_max_length
     if longest and not (type(longest) in (int, float) and float(longest).is_integer()):
         raise CheckpointError(
-            f"{name}: tokenizer_config.json says model_max_length {json_preview(longest)}, not a whole number"
+            f"tokenizer_config.json says model_max_length {json_preview(longest)}, not a whole number"
         )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
-    return tokenizer
 
 
 def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, Any]]:
