@@ -93,7 +93,7 @@ def test_the_pages_tables_are_what_the_records_give(bench: ModuleType) -> None:
 @pytest.mark.skipif(not KEPT, reason="no records here: not a checkout")
 def test_the_pages_picture_is_what_plot_draws_of_a_plant(bench: ModuleType) -> None:
     (drawn,) = re.findall(r"^```text\n(.*?)^```", PAGE, flags=re.M | re.S)
-    plant = {"dataset": "trec", "seed": 1, "planted": "3", "decoy": "random"}
+    plant = {"layers": 6, "dataset": "trec", "seed": 1, "planted": "3", "decoy": "random"}
     records = [record for path in KEPT for record in bench.read(path) if plant.items() <= record.items()]
     for technique in ("swap, window mean", "shapley", "weight change"):
         frame = pl.DataFrame(bench.seen_by(technique, records), infer_schema_length=None)
