@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -309,3 +310,22 @@ def test_k8_commands_that_share_no_work_write_in_every_process(
     assert (tmp_path / "p.json").exists()
     noted = "started as one of 2 processes" in cli("mcog", records, "-v").err
     assert noted == (environment is FULL)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_is_never_replaced_by_a_file(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+    """`grads --save /dev/null`, run by root, put a file in the device's place; `plot -o` ended as a fault of ours."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    records = tmp_path / "grads.jsonl"
+    for words, first in (
+        (["grads", tiny("bert", 1), noisy_rows, "--min-noisy-accuracy", 0, "-o", records, "--save", pipe], b"{"),
+        (["plot", "layers", records, "-o", pipe], b"<?xml"),
+    ):
+        found: list[bytes] = []
+        reader = Thread(target=lambda read=found: read.append(pipe.read_bytes()), daemon=True)
+        reader.start()
+        assert cli(*words, "-q").code == 0
+        assert pipe.is_fifo()
+        reader.join(20)
+        assert first in found[0][:16]

@@ -98,7 +98,7 @@ def draw_figure(
     replace: bool = False,
 ) -> None:
     """Draw the panels into one file, and note in it how it was made."""
-    kind = path.suffix.lower()[1:]
+    kind = path.suffix.lower()[1:] or "svg"  # only a device's name may have no ending
     with matplotlib_settings(style):
         figure = make_figure(panels, style)
         with atomic_file(path, replace=replace) as temporary:

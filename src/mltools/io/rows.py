@@ -90,7 +90,7 @@ def iter_blocks(source: Source, cells: Cells = lambda column: None) -> Iterator[
 def _peeked(texts: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     """Give the first line that is not blank, and all lines."""
     for text in texts:
-        if not text.isspace():
+        if text and not text.isspace():
             return next(line for line in split_lines(text) if line and not line.isspace()), chain([text], texts)
     return b"", iter(())
 

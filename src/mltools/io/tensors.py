@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from mltools.errors import NotFoundError, RowsError
-from mltools.io.atomic import atomic_file
+from mltools.io.atomic import atomic_file, is_device
 from mltools.io.provenance import KEY, Provenance
 
 
@@ -20,8 +20,12 @@ def write_tensors(
 ) -> None:
     """Write tensors with provenance under the one metadata key `mltools` (two keys would be in random order)."""
     text = provenance if isinstance(provenance, str) else provenance.as_json()
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_file(path, replace=replace) as temporary:
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary, {KEY: text})
+        if is_device(temporary):  # which `save_file` would put a file in the place of
+            temporary.write_bytes(save(plain, {KEY: text}))
+        else:
+            save_file(plain, temporary, {KEY: text})
 
 
 @contextlib.contextmanager
