@@ -78,6 +78,14 @@ BY_ARCHITECTURE = [pytest.param(name, marks=[] if name in USUAL else pytest.mark
 DECODERS = ("gpt2", "opt", "gpt_neo", "gpt_neox", "llama", "qwen2")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their parameter: packed bytes hold the second they were made in, and every process makes its own.
+
+    Workers that collect different names refuse to start.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 def settle(name: str, preset: str = "paper", **given: Any) -> Any:
     """Settings of a command by a preset, for tests that hand its function the opened things."""
     return command_spec(name).settle({"preset": preset, **given}, without_operands=True)

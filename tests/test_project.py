@@ -1,5 +1,6 @@
 """What a maintainer leans on agrees with itself: citation, hosted CI, commit hooks, licences, bounds, the site."""
 
+import gzip
 import re
 import subprocess
 import sys
@@ -115,6 +116,12 @@ def test_constraints_pin_all_that_is_installed() -> None:
         (bound,) = [re.findall(r"<(\d+)\.(\d+)$", text) for text in PROJECT["dependencies"] if names([text]) == {name}]
         major, minor = pins[name].split(".")[:2]
         assert (int(major), int(minor) + 1) == tuple(map(int, bound[0])), f"{name} ends after what is tested"
+
+
+@pytest.mark.parametrize("given", [gzip.compress(b"a")])
+def test_a_parameter_of_bytes_is_named_by_its_parameter(given: bytes, request: pytest.FixtureRequest) -> None:
+    """What a compressor writes holds the time: two workers named one test differently, and the run was refused."""
+    assert request.node.name.endswith("[given]")
 
 
 @pytest.mark.slow
