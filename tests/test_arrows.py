@@ -16,6 +16,7 @@ FLOORS = (
         "io",
         "hashing",
         "shards",
+        "piped",
         "sweep",
         "schemas",
         "analysis",

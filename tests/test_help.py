@@ -1,5 +1,8 @@
 """Help is plain, complete and in one order; mistyped words bring suggestions."""
 
+import subprocess
+import sys
+
 import pytest
 
 from conftest import COMMANDS, Cli
@@ -9,6 +12,7 @@ from mltools.spec import flatten
 
 CASES = list(COMMANDS.values())
 NAMES = [command.name for command in CASES]
+HEAVY = {"torch", "numpy", "polars", "typer", "rich", "tempfile", "ssl", "mltools.io.kinds", "mltools.io.source"}
 
 
 def test_every_command_has_its_heading() -> None:
@@ -100,3 +104,11 @@ def test_version(cli: Cli) -> None:
     from mltools import __version__
 
     assert cli("--version").out == f"mltools {__version__}\n"
+
+
+def test_help_loads_no_more_than_declarations() -> None:
+    """The list of commands costs the start of Python and little else; each of these costs as much again."""
+    watch = "import sys; from mltools.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", watch], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    assert "mltools.options" in loaded and not loaded & HEAVY

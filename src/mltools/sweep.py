@@ -1,11 +1,9 @@
 """Going on with a sweep of windows that was stopped: which of its records are there already (swap, retrain)."""
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
-from mltools.errors import RowsError, UsageError
+from mltools.errors import RowsError
 from mltools.io.groups import GROUPING, tags_of
 from mltools.io.records import Record
 from mltools.io.writer import Tags
@@ -51,38 +49,6 @@ def finished_errors(done: Sequence[Record], n_layers: int, expected: Mapping[str
 def scaled(error: float, full: float | None) -> float | None:
     """Divide a window's error by the full window's; None if that is unknown or 0."""
     return error / full if full else None
-
-
-# -- windows that come bit by bit ---------------------------------------------------------------------
-PIPED = ("-",)
-"""What --layers is where windows come from stdin, a line each."""
-
-
-def check_piped(settings: Any) -> None:
-    """See that --layers - goes together with the other settings.
-
-    Raises:
-        UsageError: other windows beside it, rows from stdin too, or a list of all windows asked for.
-    """
-    if "-" not in settings.layers:
-        return
-    if settings.layers != PIPED:
-        raise UsageError("--layers - takes the windows from stdin: name no others beside it")
-    if not settings.rows or "-" in settings.rows:
-        raise UsageError("--layers - and the rows cannot both come from stdin: name a file of rows")
-    if settings.share.shard is not None or settings.share.dry_run:
-        raise UsageError("--layers - takes windows as they come, there is no list of them: no --shard, no --dry-run")
-
-
-def piped_windows(n_layers: int) -> Iterator[list[Window]]:
-    """Yield each window that comes on stdin, alone, when its line is there.
-
-    Raises:
-        UsageError: a line that is no layer list.
-    """
-    for line in sys.stdin:
-        if text := line.strip():
-            yield [Window(parse_layers(text, n_layers))]
 
 
 def by_start(windows: Iterable[Window]) -> Iterator[list[Window]]:

@@ -23,8 +23,8 @@ from mltools.options import (
     TrainingOptions,
     ValidityOptions,
 )
+from mltools.piped import check_piped
 from mltools.spec import CommandSpec, Flag
-from mltools.sweep import check_piped
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ from mltools.model.training import (
     run_epoch,
 )
 from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, label_margins, margin_columns, read_labels
+from mltools.piped import PIPED, piped_windows
 from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
-from mltools.sweep import PIPED, finished_errors, piped_windows, scaled
+from mltools.sweep import finished_errors, scaled
 
 DEFAULTS = bare(Settings)
 

@@ -25,8 +25,8 @@ from mltools.options import (
     Twins,
     ValidityOptions,
 )
+from mltools.piped import PIPED, check_piped
 from mltools.spec import CommandSpec, Flag, Writes
-from mltools.sweep import PIPED, check_piped
 
 
 def parse_clean_rows(text: str) -> int | None:

@@ -47,11 +47,12 @@ from mltools.model.validity import (
     with_twins,
 )
 from mltools.model.window_tree import window_logits
+from mltools.piped import PIPED, piped_windows
 from mltools.processes import ALONE, Team
 from mltools.run import Run
 from mltools.shards import item_digest
 from mltools.spec import bare
-from mltools.sweep import PIPED, by_start, finished_errors, piped_windows, scaled
+from mltools.sweep import by_start, finished_errors, scaled
 
 DEFAULTS = bare(Settings)
 

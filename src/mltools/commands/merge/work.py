@@ -1,4 +1,4 @@
-"""`mltools merge`: the records of a sweep's parts, checked and put together."""
+"""What `mltools merge` does: the parts are of one sweep, all of it is there, each item stands once."""
 
 import json
 import sys
@@ -7,54 +7,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 from mltools import commands
 from mltools.errors import RowsError
+from mltools.io.groups import SCALARS, tags_of
+from mltools.io.parquet import parquet_metadata
+from mltools.io.provenance import KEY
+from mltools.io.records import Record
 from mltools.io.source import STDIN
-from mltools.options import FileOptions, RecordsOperand
-from mltools.spec import CommandSpec, Flag, Operand, flatten
-
-if TYPE_CHECKING:
-    from mltools.io.records import Record
+from mltools.io.stdout import write_stdout
+from mltools.shards import item_digest, item_line
+from mltools.spec import CommandSpec, Operand, flatten
+from mltools.sweep import scaled
 
 ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
 """What a window is measured by, and what a part can only say of it once the full window is known."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Put the parts of a sweep together, once it is whole.
-
-    Takes the records of swap, retrain or generalise: of runs with --shard, of loops over --layers and of stopped
-    runs, in any order, and writes each once: the very records, in the order, of one run of the whole sweep. Refused
-    (status 3) are records of two sweeps (other settings, inputs or tags), two records of one item that differ, and
-    a sweep that lacks items: these are printed as command lines, on stdout if the records go to a file, else on
-    stderr. --items, Parquet records or --made-by tell what they are of; else NOISY and the like stand there.
-    """
-
-    records: RecordsOperand = ()
-    items: Annotated[
-        Path | None,
-        Flag(
-            "--items",
-            metavar="FILE",
-            opens="records",
-            default="every window of the model's layers",
-            help="What the sweep is made of, as --dry-run lists it.",
-        ),
-    ] = None
-    made_by: Annotated[
-        Path | None,
-        Flag(
-            "--made-by",
-            metavar="FILE",
-            steers=False,
-            opens="source",
-            help="A part's --provenance: the command line of missing items.",
-        ),
-    ] = None
-    file: FileOptions = FileOptions()
 
 
 @dataclass(frozen=True)
@@ -88,14 +56,12 @@ def run(run: Any) -> Iterator[dict[str, Any]]:
     yield from with_scaled(kept)
 
 
-def check_one_sweep(records: Sequence["Record"]) -> None:
+def check_one_sweep(records: Sequence[Record]) -> None:
     """See that records are of one tool, run and set of tags.
 
     Raises:
         RowsError: a record that is not, or has no digest of its item.
     """
-    from mltools.io.groups import tags_of
-
     first: dict[str, Any] = {}
     for record in records:
         if "item_digest" not in record.values:  # without it, nothing says of what sweep it is
@@ -111,14 +77,12 @@ def check_one_sweep(records: Sequence["Record"]) -> None:
                 )
 
 
-def by_item(records: Iterable["Record"]) -> dict[str, dict[Any, "Record"]]:
+def by_item(records: Iterable[Record]) -> dict[str, dict[Any, Record]]:
     """Give the records of each item, by the id of the row that they are of; of equal ones the one with a scaled error.
 
     Raises:
         RowsError: two of one item that differ.
     """
-    from mltools.io.groups import SCALARS
-
     found: dict[str, dict[Any, Record]] = {}
     for record in records:
         row = record.get("id", SCALARS) if "id" in record.values else None
@@ -133,7 +97,7 @@ def by_item(records: Iterable["Record"]) -> dict[str, dict[Any, "Record"]]:
     return found
 
 
-def items_listed(listed: Sequence["Record"]) -> list[Item]:
+def items_listed(listed: Sequence[Record]) -> list[Item]:
     """Give the items that --dry-run listed.
 
     Raises:
@@ -144,15 +108,12 @@ def items_listed(listed: Sequence["Record"]) -> list[Item]:
     return [Item(each.get("item_digest", str), each.get("command", str)) for each in listed]
 
 
-def line_of(records: Sequence["Record"], made_by: Path | None) -> str | None:
+def line_of(records: Sequence[Record], made_by: Path | None) -> str | None:
     """Give the command line that made the records, without what chose items; None if no provenance says it.
 
     Raises:
         RowsError: a file that is no provenance of their tool.
     """
-    from mltools.io.parquet import parquet_metadata
-    from mltools.io.provenance import KEY
-
     tool = records[0].values.get("tool")
     if made_by is not None:
         if (line := _line(made_by.read_text(encoding="utf-8", errors="replace"), tool)) is None:
@@ -164,8 +125,6 @@ def line_of(records: Sequence["Record"], made_by: Path | None) -> str | None:
 
 
 def _line(provenance: str, tool: Any) -> str | None:
-    from mltools.shards import item_line
-
     try:
         values = json.loads(provenance)
         words = values["command"] if values["tool"] == tool else None
@@ -174,14 +133,12 @@ def _line(provenance: str, tool: Any) -> str | None:
     return item_line(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 
-def items_of(record: "Record", line: str | None) -> list[Item]:
+def items_of(record: Record, line: str | None) -> list[Item]:
     """Give the items of the whole sweep that a record is of: every window; done by `line`, where that is known.
 
     Raises:
         RowsError: the record's tool does not sweep windows.
     """
-    from mltools.shards import item_digest
-
     tool = record.get("tool", str)
     spec: CommandSpec | None = None
     if any(each.name == tool for each in iter_modules(commands.__path__)):
@@ -194,7 +151,7 @@ def items_of(record: "Record", line: str | None) -> list[Item]:
     return [Item(str(item_digest(record.values["run"], options)), f"{words} {options}") for options in windows]
 
 
-def check_strangers(found: Mapping[str, Mapping[Any, "Record"]], expected: Sequence[Item]) -> None:
+def check_strangers(found: Mapping[str, Mapping[Any, Record]], expected: Sequence[Item]) -> None:
     """See that no record is of an item that the sweep does not have.
 
     Raises:
@@ -210,8 +167,6 @@ def check_strangers(found: Mapping[str, Mapping[Any, "Record"]], expected: Seque
 
 def tell_missing(missing: Sequence[Item], *, to_stdout: bool) -> None:
     """Print the commands of the items that are missing."""
-    from mltools.io.stdout import write_stdout
-
     lines = "".join(f"{item.command}\n" for item in missing)
     if to_stdout:
         write_stdout(lines.encode())
@@ -219,27 +174,13 @@ def tell_missing(missing: Sequence[Item], *, to_stdout: bool) -> None:
         sys.stderr.write(lines)
 
 
-def with_scaled(records: Sequence["Record"]) -> Iterator[dict[str, Any]]:
+def with_scaled(records: Sequence[Record]) -> Iterator[dict[str, Any]]:
     """Fill in the scaled errors, which parts without the full window could not know.
 
     Raises:
         RowsError: an error is no number.
     """
-    from mltools.sweep import scaled
-
     whole = next((each for each in records if each.values.get("width") == each.values.get("layers", 0)), None)
     full = whole.number(ERROR) if whole is not None else None
     for each in records:
         yield {**each.values, SCALED: scaled(each.number(ERROR), full)} if SCALED in each.values else each.values
-
-
-SPEC = CommandSpec(
-    Settings,
-    heading="Summarise",
-    rank=5,
-    counted="records",
-    examples=(
-        "mltools merge shard-*.jsonl > swap.jsonl",
-        "mltools swap noisy/ clean/ noisy.jsonl -n -q > items.jsonl; mltools merge --items items.jsonl shard-*.jsonl",
-    ),
-)
