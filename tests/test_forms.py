@@ -336,6 +336,22 @@ def test_class_names_of_several_files_are_put_together(cli: Cli, tmp_path: Path)
 
     other = cli("perturb", files[0], write("three.parquet", "abc", "yx", 90), "-o", tmp_path / "x.parquet")
     assert other.code == 3 and 'class names of "topic" differ; take the files one by one' in other.err
+    topics = {row["id"]: row["topic"] for row in cli("perturb", files[0], tmp_path / "three.parquet").records}
+    assert (topics[0], topics[90]) == ("x", "y"), "number 0 is another class in each file"
+
+
+@pytest.mark.parametrize(
+    ("head", "cell", "told"), [("text", '"so ""it"" is"', 2), ('"text"', "so", 1), ("text", '"a" or "b"', 0)]
+)
+def test_tsv_says_once_that_quotes_are_text(head: str, cell: str, told: int, cli: Cli, tmp_path: Path) -> None:
+    """pandas quotes cells of TSV, and R all texts."""
+    path = tmp_path / "a.tsv"
+    path.write_text("\n".join([f"{head}\tlabel", *(f"{cell}\t{label}" for label in "abab")]) + "\n")
+    result = cli("perturb", path)
+    assert [row[head] for row in result.records] == [cell] * 4
+    said = [line for line in result.err.splitlines() if "double quotes" in line]
+    assert [line.split(" a cell ")[0] for line in said] == ([f"mltools: note: {path}:{told}:"] if told else [])
+    assert "double quotes" not in cli("perturb", path, "-q").err
 
 
 def test_folders_that_are_not_clear(cli: Cli, tmp_path: Path) -> None:

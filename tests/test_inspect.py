@@ -103,7 +103,7 @@ def test_two_checkpoints(cli: Cli, tiny: Tiny) -> None:
         assert record["cosine"] == pytest.approx(float(left @ right / left.norm() / right.norm()))
         assert record["equal"] == [name for name in names if torch.equal(a[name], b[name])]
     table = cli("inspect", first, second).out.splitlines()[2:]
-    assert table[0].split() == ["layer", "distance", "cosine", "equal", "tensors", "unmatched"]
+    assert table[0].split() == ["layer", "distance", "cosine", "equal", "tensors", "unmatched", "NaN/inf"]
     assert [line.split()[0] for line in table[1:]] == ["embeddings", "1", "2", "3", "4", "head"]
 
 
@@ -209,6 +209,30 @@ def test_tensors_of_two_files(cli: Cli, weights: Callable[..., Path]) -> None:
     }.items():
         result = cli("inspect", first, *words)
         assert result.code == 2 and message in result.err
+
+
+def test_a_difference_that_is_null_says_whose_numbers_are_not_finite(cli: Cli, weights: Callable[..., Path]) -> None:
+    """B's NaN made the difference null, beside a count of 0, which is A's; in two checkpoints there was none at all."""
+    a = {"h.0.weight": torch.ones(40_000), "h.1.weight": torch.ones(3)}
+    b = {"h.0.weight": torch.ones(40_000), "h.1.weight": torch.ones(3)}
+    b["h.0.weight"][[5, 39_999]] = torch.nan
+    first, second = weights("finite.safetensors", a), weights("nan.safetensors", b)
+    record, other = cli("inspect", first, second, "--json").records
+    assert record["difference"] is None and (record["not_finite"], record["other_not_finite"]) == (0, 2)
+    assert other["difference"] == 0 and (other["not_finite"], other["other_not_finite"]) == (0, 0)
+    assert cli("inspect", first, second).out.splitlines()[3].split()[6:8] == ["0,", "2"]
+    (record, _) = cli("inspect", second, first, "--json").records
+    assert (record["not_finite"], record["other_not_finite"]) == (2, 0)
+
+
+def test_two_checkpoints_one_not_finite(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
+    shutil.copytree(tiny("bert", 1), tmp_path / "bad")
+    tensors = load_file(tmp_path / "bad/model.safetensors")
+    tensors["bert.encoder.layer.1.output.dense.bias"][0] = torch.inf
+    save_file(tensors, tmp_path / "bad/model.safetensors", {"format": "pt"})
+    records = cli("inspect", tiny("bert", 1), tmp_path / "bad", "--json").records
+    assert [record["distance"] is None for record in records] == [False, False, True, False, False, False]
+    assert [(r["not_finite"], r["other_not_finite"]) for r in records] == [(0, int(r["layer"] == 2)) for r in records]
 
 
 def test_raw_tensors_need_no_torch(weights: Callable[..., Path]) -> None:

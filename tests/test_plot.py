@@ -769,3 +769,26 @@ def test_messages(
         assert re.fullmatch(r'mltools: stdin:1: no "\w+" \(found: .*\)\n', result.err)
     else:
         assert result.err == f"mltools: {message}\n"
+
+
+def test_letters_that_no_font_has_are_said_once(
+    cli: Cli, file: File, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were boxes in silence. A font that is installed and has them is taken; SVG leaves them to its reader."""
+    import matplotlib
+
+    rows = file([*layers([1.0, 2.0], dataset="の"), *layers([2.0, 1.0], dataset="のの")])
+    fonts: list[str] = []
+    monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: fonts)
+
+    def notes(name: str) -> list[str]:
+        result = cli("plot", "layers", rows, "-o", tmp_path / name, "--force")
+        assert result.code == 0
+        return [line for line in result.err.splitlines() if "font" in line]
+
+    (note,) = notes("lacks.png")
+    assert note.startswith("mltools: note: no font here has の, so that boxes") and "install one" in note
+    assert not notes("text.svg") and "の" in (tmp_path / "text.svg").read_text()
+    fonts.append(f"{matplotlib.get_data_path()}/fonts/ttf/STIXGeneral.ttf")
+    assert not notes("has.png")
+    assert (tmp_path / "has.png").read_bytes() != (tmp_path / "lacks.png").read_bytes()

@@ -7,6 +7,7 @@ bar where all scales are one. The legend is measured, and the picture grows by i
 import contextlib
 import math
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltools.drawing.axes import beside_axis, broken
+from mltools.drawing.fonts import fonts_for, warn_of_lacking
 from mltools.drawing.grouped import title, without
 from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points, heading, invalid_mark
 from mltools.errors import NotFoundError, UsageError
@@ -99,7 +101,9 @@ def draw_figure(
 ) -> None:
     """Draw the panels into one file, and note in it how it was made."""
     kind = path.suffix.lower()[1:] or "svg"  # only a device's name may have no ending
-    with matplotlib_settings(style):
+    with matplotlib_settings(style, panels) as lacking:
+        if kind != "svg":  # whose text its reader draws
+            warn_of_lacking(lacking)
         figure = make_figure(panels, style)
         with atomic_file(path, replace=replace) as temporary:
             figure.savefig(temporary, format=kind, dpi=style.dpi, metadata=_metadata(kind, provenance))
@@ -107,22 +111,24 @@ def draw_figure(
 
 def draw_svg(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> str:
     """Draw the panels as an `<svg>` element for a page, names of its parts made from what is in it."""
-    with matplotlib_settings(style):
+    with matplotlib_settings(style, panels):
         page = StringIO()
         make_figure(panels, style).savefig(page, format="svg", metadata={"Date": None})
     return page.getvalue().partition("<svg")[1] + page.getvalue().partition("<svg")[2]
 
 
 @contextlib.contextmanager
-def matplotlib_settings(style: FigureStyle) -> Iterator[None]:
-    """Draw with our settings, and leave the caller's as they are."""
+def matplotlib_settings(style: FigureStyle, panels: Sequence[Panel] = ()) -> Iterator[str]:
+    """Draw with our settings, and leave the caller's as they are; gives the letters of the panels that no font has."""
     import matplotlib
 
     sizes = {"font.size": style.font_size, "axes.titlesize": style.font_size, "figure.titlesize": style.font_size}
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # said once, by `warn_of_lacking`
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({**SETTINGS, **sizes})
-        yield
+        more, lacking = fonts_for(repr(panels))
+        matplotlib.rcParams.update({**SETTINGS, **sizes, "font.family": [*matplotlib.rcParams["font.family"], *more]})
+        yield lacking
 
 
 def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> "Figure":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from mltools import console
 from mltools.errors import RowsError
 from mltools.io.source import Source
 
@@ -13,6 +14,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 BLOCK_ROWS = 4096
 LONGEST_FIELD = 1 << 30
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+QUOTED = re.compile(r'"(?:[^"]|"")*"')
+"""A cell as those write it who quote: marks around it, and each one inside doubled."""
 WHOLE = re.compile(r"-?[0-9]{1,15}\.0+")
 WORDS = {"": None, "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
@@ -32,7 +35,7 @@ def read_cell(text: str) -> Any:
 def separated_rows(
     source: Source, texts: Iterable[bytes], separator: str, cells: Cells
 ) -> Iterator[tuple[list[int], list[dict[str, Any]]]]:
-    """Yield (line numbers, columns) of rows, some at a time. CSV has quotes, TSV has none.
+    """Yield (line numbers, columns) of rows, some at a time. CSV has quotes; TSV has none, and says so once.
 
     Raises:
         RowsError: a line that is not UTF-8, or has more or fewer fields than the first; a column named twice.
@@ -48,12 +51,14 @@ def separated_rows(
         typed = [(column, read) for column in header if (read := cells(column)) is not None]
         numbers: list[int] = []
         rows: list[dict[str, Any]] = []
+        told = name == "CSV" or _tell_of_quotes(source, reader.line_num, header)
         for fields in filter(None, reader):
             if len(fields) != len(header):
                 raise RowsError(
                     f"{source.place(reader.line_num)}: {len(fields)} fields, but the first line of the {name} names "
                     f"{len(header)} columns; {_HINTS[separator]}"
                 )
+            told = told or _tell_of_quotes(source, reader.line_num, fields)
             row = dict(zip(header, fields, strict=True))
             for column, read in typed:
                 row[column] = read(row[column])
@@ -73,6 +78,17 @@ _HINTS = {
     ";": "quote fields that hold semicolons",
     "\t": "TSV has no quotes: use CSV where fields hold tabs or ends of lines",
 }
+
+
+def _tell_of_quotes(source: Source, number: int, fields: list[str]) -> bool:
+    """Say that a cell of TSV seems to be quoted, and whether that was said."""
+    quoted = any(map(QUOTED.fullmatch, fields))
+    if quoted:
+        place = source.place(number)
+        console.warn(
+            f"{place}: a cell in double quotes, which TSV reads as text like all else; where they only quote, write CSV"
+        )
+    return quoted
 
 
 def _header(source: Source, name: str, header: list[str]) -> list[str]:

@@ -75,17 +75,21 @@ class Rows:
                     yield block if start == 0 else block.shifted(start)
 
     def _named(self, source: Source) -> Iterator[Block]:
-        """Yield the rows of a table, with the names of their labels in place of the numbers."""
+        """Yield the rows of a table, with names in place of the numbers of classes, which may differ by file."""
         table = source.table() if isinstance(source, DataSet) else stored_table(source)
         self._tables.append(table)
         values = table_rows(source, table)
-        found = class_names(table, self.columns.label)
-        for column in (self.columns.label, self.columns.original_label):
-            names = class_names(table, column) or found
-            if names is not None and values and isinstance(values[0].get(column, ""), int | None):
-                self.names = list(dict.fromkeys([*(self.names or ()), *names]))
+        label, original = self.columns.label, self.columns.original_label
+        of_column = {column: class_names(table, column) for column in table.column_names}
+        of_column[original] = of_column.get(original) or of_column.get(label)
+        for column, names in of_column.items():
+            if column in (self.columns.id, self.columns.noisy) or names is None or not values:
+                continue
+            if isinstance(values[0].get(column, ""), int | None):
+                if column in (label, original):
+                    self.names = list(dict.fromkeys([*(self.names or ()), *names]))
                 for number, row in enumerate(values, start=1):
-                    row[column] = _name(source, number, row[column], names)
+                    row[column] = _name(source, number, column, row[column], names)
         yield Block(range(1, len(values) + 1), None, values)
 
     def table(self) -> Any:
@@ -138,12 +142,12 @@ class Rows:
             yield again
 
 
-def _name(source: Source, number: int, label: Any, names: Sequence[str]) -> str | None:
-    if label is None or label == -1:
+def _name(source: Source, number: int, column: str, code: Any, names: Sequence[str]) -> str | None:
+    if code is None or code == -1:
         return None
-    if not 0 <= label < len(names):
-        raise RowsError(f"{source.place(number)}: label {label} is none of the {len(names)} classes that are named")
-    return str(names[label])
+    if not 0 <= code < len(names):
+        raise RowsError(f"{source.place(number)}: {column} {code} is none of the {len(names)} classes that are named")
+    return str(names[code])
 
 
 def find_sources(path: "str | Path | Source", part: str = "") -> list[Source]:

@@ -650,16 +650,20 @@ class DifferenceRecord:
     other: str = column("checkpoint B, as given")
     layer: int | None = column("layer, from 1; 0 is the embeddings, null the head")
     layers: int = column("number of layers, L")
-    distance: float | None = column("L2 norm of B - A over that of A, all tensors together; null if A is 0")
-    cosine: float | None = column("cosine of A and B, all tensors as one vector; null if either is 0")
+    distance: float | None = column(
+        "L2 norm of B - A over that of A, all tensors together; null if A is 0, or a number is not finite"
+    )
+    cosine: float | None = column("cosine of A and B, all tensors as one vector; null if either is 0, or not finite")
     equal: list[str] = column("tensors that are equal to the bit")
     different: list[str] = column("tensors that are not")
     unmatched: list[str] = column("tensors that only one has, or that have other shapes; they do not count above")
     score: float | None = amount(
         "L2 norm of B - A, all tensors of the layer together, as the other tools score layers; null outside 1..L, and "
-        "where it is not finite",
+        "where a number is not finite",
         None,
     )
+    not_finite: int | None = amount("how many numbers of A's matched tensors are NaN or infinite", None)
+    other_not_finite: int | None = amount("the same of B's", None)
 
 
 @dataclass(frozen=True)
@@ -683,7 +687,8 @@ class TensorRecord:
     n_nan: int | None = amount("how many are NaN", None)
     unmatched: bool | None = column("whether only one file has it, or B another shape", None)
     equal: bool | None = column("whether type and numbers are the same", None)
-    difference: float | None = amount("L2 norm of B - A", None)
+    other_not_finite: int | None = amount("how many of B's numbers are NaN or infinite", None)
+    difference: float | None = amount("L2 norm of B - A; null, as all below, if a number of A or B is not finite", None)
     distance: float | None = amount("the same over that of A; null if A is 0", None)
     largest_difference: float | None = amount("largest absolute value of B - A", None)
 

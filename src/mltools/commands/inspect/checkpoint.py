@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,7 +90,7 @@ def _parts(checkpoint: Checkpoint) -> Iterator[PartOfCheckpoint]:
         counts = _counts(tensors, own) if layer and own is not None else {}
         l2 = math.hypot(*(float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in tensors.values()))
         finite = math.isfinite(l2)  # the model is in float32, whose squares float64 holds
-        bad = 0 if finite else sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors.values())
+        bad = 0 if finite else _not_finite(tensors.values())
         yield PartOfCheckpoint(
             layer=layer,
             weights=sum(tensor.numel() for tensor in tensors.values()),
@@ -105,6 +105,10 @@ def _parts(checkpoint: Checkpoint) -> Iterator[PartOfCheckpoint]:
 
 def _counts(tensors: Tensors, own: Mapping[str, str]) -> dict[str, int]:
     return {part: sum(t.numel() for name, t in tensors.items() if own[name] == part) for part in BLOCK_PARTS}
+
+
+def _not_finite(tensors: Iterable[Tensor]) -> int:
+    return sum(int((~torch.isfinite(tensor)).sum()) for tensor in tensors)
 
 
 def _dot(left: Tensors, right: Tensors) -> float:
@@ -148,6 +152,8 @@ def compare(
             different=[key for key in both if key not in equal],
             unmatched=sorted({*a, *b} - {*both}),
             score=gap if layer and both else None,
+            not_finite=_not_finite(a[key] for key in both) if gap is None else 0,
+            other_not_finite=_not_finite(b[key] for key in both) if gap is None else 0,
         )
 
 

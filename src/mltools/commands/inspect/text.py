@@ -67,10 +67,11 @@ def _difference_text(records: Sequence[DifferenceRecord]) -> Iterator[str]:
             "-" if record.cosine is None else f"{record.cosine:.6f}",
             f"{len(record.equal)} of {len(record.equal) + len(record.different)}",
             str(len(record.unmatched) or ""),
+            _both(record.not_finite, record.other_not_finite),
         ]
         for record in records
     ]
-    yield from _table(["layer", "distance", "cosine", "equal tensors", "unmatched"], rows)
+    yield from _table(["layer", "distance", "cosine", "equal tensors", "unmatched", "NaN/inf"], rows)
 
 
 def _tensor_text(records: Sequence[TensorRecord]) -> Iterator[str]:
@@ -85,7 +86,7 @@ def _tensor_text(records: Sequence[TensorRecord]) -> Iterator[str]:
         row += [
             _number(record.l2),
             _number(record.largest),
-            "-" if record.not_finite is None else str(record.not_finite),
+            _both(record.not_finite, record.other_not_finite),
         ]
         if other:
             gaps = (record.difference, record.distance, record.largest_difference)
@@ -133,6 +134,13 @@ def _layer(layer: int | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+def _both(n: int | None, other: int | None) -> str:
+    """Write a count of A, or those of A and B where they differ."""
+    if n is None:
+        return "-"
+    return str(n) if other in (None, n) else f"{n}, {other}"
 
 
 def _facts(facts: Mapping[str, str]) -> Iterator[str]:

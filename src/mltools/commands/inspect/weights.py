@@ -172,7 +172,7 @@ def _look(tensor: StoredTensor, other: StoredTensor | None) -> dict[str, Any]:
     compared = other is not None and other.shape == tensor.shape and other.dtype in STORED
     squares = gaps = 0.0
     largest = widest = 0.0
-    bad = n_nan = 0
+    bad = other_bad = n_nan = 0
     equal = compared and other is not None and other.dtype == tensor.dtype
     for a, b in zip_longest(tensor.chunks(), other.chunks() if compared and other is not None else ()):
         values = a.astype(np.float64)
@@ -185,12 +185,14 @@ def _look(tensor: StoredTensor, other: StoredTensor | None) -> dict[str, Any]:
             gap = b.astype(np.float64) - values
             gaps += float(gap @ gap)
             widest = max(widest, _widest(gap))
+            if not math.isfinite(gaps):
+                other_bad += int(np.count_nonzero(~np.isfinite(b.astype(np.float64))))
             equal = equal and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
     l2 = math.sqrt(squares) if math.isfinite(squares) else None
     found: dict[str, Any] = {"l2": l2, "largest": None if bad else largest, "not_finite": bad, "n_nan": n_nan}
     if compared:
         finite = math.isfinite(gaps)
-        found |= {"equal": equal, "difference": math.sqrt(gaps) if finite else None}
+        found |= {"equal": equal, "other_not_finite": other_bad, "difference": math.sqrt(gaps) if finite else None}
         found |= {"distance": math.sqrt(gaps) / l2 if finite and l2 else None}
         found |= {"largest_difference": widest if finite else None}
     return found
