@@ -47,7 +47,8 @@ from mltools.commands.perturb.work import perturb
 from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.work import probe
 from mltools.commands.retrain import Settings as RetrainSettings
-from mltools.commands.retrain.work import retrain, split_rows
+from mltools.commands.retrain.window_trainer import split_rows
+from mltools.commands.retrain.work import retrain
 from mltools.commands.swap import Settings as SwapSettings
 from mltools.commands.swap.predictions import SwapResult
 from mltools.commands.swap.work import swap

@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 
 from conftest import CONFORMANCE, Cli
 from mltools.commands.centroid import CrossingName as Crossing
-from mltools.commands.centroid.work import STATISTICS, centroid, crossing, events, initiation, statistics
+from mltools.commands.centroid.projections import STATISTICS, statistics
+from mltools.commands.centroid.work import centroid, crossing, events, initiation
 from mltools.io.kinds import CentroidRecord, EventRecord
 from mltools.io.source import Source
 from mltools.io.states import open_states

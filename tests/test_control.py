@@ -22,7 +22,7 @@ from torch import Tensor
 
 from conftest import BY_ARCHITECTURE, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
-from mltools.commands.finetune import work as module
+from mltools.commands.finetune import training_run as module
 from mltools.commands.finetune.work import finetune
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.work import retrain

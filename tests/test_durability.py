@@ -92,7 +92,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
 @pytest.fixture(autouse=True)
 def save_after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let finetune save its state after each step instead of every minute."""
-    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.commands.finetune.work:SAVE_EVERY_SECONDS=0")
+    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.commands.finetune.training_run:SAVE_EVERY_SECONDS=0")
 
 
 def content(path: Path) -> Content:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from conftest import LABELS, Cli, make_tokenizer, save_tiny, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
-from mltools.commands.finetune import work as module
+from mltools.commands.finetune import training_run as module
 from mltools.commands.finetune.outcome import shortfall
 from mltools.commands.finetune.work import finetune
 from mltools.io.examples import read_examples

@@ -35,7 +35,7 @@ def words(name: str, option: str, out: str, *, force: bool = True) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def save_after_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.commands.finetune.work:SAVE_EVERY_SECONDS=0")
+    monkeypatch.setenv("MLTOOLS_TEST_PATCH", "mltools.commands.finetune.training_run:SAVE_EVERY_SECONDS=0")
 
 
 class Place:

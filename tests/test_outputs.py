@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 
 from conftest import COMMANDS, Cli, Shell, toy_rows, write_jsonl
 from mltools.cli.driver import record_columns
-from mltools.commands.finetune import work as module
+from mltools.commands.finetune import training_run as module
 from mltools.errors import UsageError
 from mltools.model.tasks import Task
 from mltools.options import parse_tags

@@ -20,13 +20,8 @@ from conftest import CONFORMANCE, Cli, write_jsonl
 from mltools.analysis.centre_of_gravity import centre_of_gravity
 from mltools.commands.probe import Settings as ProbeSettings
 from mltools.commands.probe.probes import MASK_STEPS, Diverged, Job, ProbeStack, Split, Target, f1_scores, train_probes
-from mltools.commands.probe.work import (
-    layer_gains,
-    memorisation_over_generalisation,
-    ninety_percent,
-    probe,
-    split_rows,
-)
+from mltools.commands.probe.scores import split_rows
+from mltools.commands.probe.work import layer_gains, memorisation_over_generalisation, ninety_percent, probe
 from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.training import purpose_seed
@@ -245,10 +240,11 @@ def test_splits_cover_all_rows_once() -> None:
 
 def test_the_noise_probe_weighs_noisy_rows_twice(tmp_path: Path) -> None:
     """Clean rows .33, noisy ones .67 (released code, NLL weights), whichever class is which in the rows."""
-    from mltools.commands.probe.work import DEFAULTS, _target
+    from mltools.commands.probe.scores import probe_target
+    from mltools.commands.probe.work import DEFAULTS
 
     with open_states(Source(save_states(tmp_path / "s", *told_rows()))) as states:
-        target = _target(states, "noise", DEFAULTS)
+        target = probe_target(states, "noise", DEFAULTS)
         assert target.names[1] == "noisy rows" and target.weights == pytest.approx((0.33, 0.67))
         assert target.labels.tolist() == states.rows.noisy.astype(int).tolist()
 

@@ -15,7 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from conftest import BY_ARCHITECTURE, CONFORMANCE, Cli, keyword_rows, marked, settle, toy_rows, write_jsonl
 from mltools.commands.retrain import Settings as RetrainSettings
-from mltools.commands.retrain.work import retrain, split_rows
+from mltools.commands.retrain.window_trainer import split_rows
+from mltools.commands.retrain.work import retrain
 from mltools.commands.swap.work import swap
 from mltools.errors import RowsError
 from mltools.io.examples import Examples, read_examples

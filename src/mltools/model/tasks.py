@@ -74,6 +74,18 @@ class Task:
         return measure(self.checkpoint, self.encoded, self.targets)
 
 
+def schedule_of(training: TrainingOptions) -> Schedule:
+    """Give the schedule that options ask for."""
+    return Schedule(
+        training.learning_rate,
+        training.epochs,
+        training.batch_size,
+        training.warmup,
+        training.weight_decay,
+        training.clip,
+    )
+
+
 def make_task(
     checkpoint: Checkpoint,
     examples: Examples,
@@ -119,14 +131,7 @@ def make_task(
     if not trained:
         raise UsageError(f"--freeze {freeze} leaves nothing to train")
     everything = list(model.parameters()) if training.clip_scope == "all" else None
-    schedule = Schedule(
-        training.learning_rate,
-        training.epochs,
-        training.batch_size,
-        training.warmup,
-        training.weight_decay,
-        training.clip,
-    )
+    schedule = schedule_of(training)
     optimisation = Training(
         trained,
         schedule,

@@ -5,7 +5,6 @@ columns pass through; JSONL keeps its bytes.
 """
 
 import contextlib
-import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,12 +16,11 @@ from math import floor
 from operator import is_, itemgetter, mod
 from typing import Any, cast
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from mltools.commands.perturb import Settings, check
-from mltools.commands.perturb.transition import Transition, read_transition
+from mltools.commands.perturb.draw import LABELS, ROWS, Draw, draw_hash, draw_python, draw_rates
+from mltools.commands.perturb.transition import read_transition
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
@@ -35,10 +33,6 @@ from mltools.io.source import Source
 from mltools.io.stdout import write_json
 from mltools.run import Run
 from mltools.sinks import to_stdout
-
-Draw = dict[int, Label]
-"""New labels of noisy rows, by position."""
-ROWS, LABELS = "perturb rows", "perturb labels"
 
 
 @dataclass
@@ -165,9 +159,9 @@ def _exact(parts: Iterable[_Part], rows: Rows, settings: Settings, count: Count,
         raise RowsError(f"{rows.name}: {_few(classes)}; a wrong label needs two classes")
     ids = list(chain.from_iterable(part.ids for part in parts))
     if rates is not None:
-        draw = _draw_rates(ids, labels, read_transition(rates, classes), settings.seed)
+        draw = draw_rates(ids, labels, read_transition(rates, classes), settings.seed)
     else:
-        draw = (_draw_hash if settings.draw == "hash" else _draw_python)(ids, labels, classes, settings)
+        draw = (draw_hash if settings.draw == "hash" else draw_python)(ids, labels, classes, settings)
     count.noisy = len(draw)
     mark, chosen, start = _Marker(rows.columns), sorted(draw), 0
     for part in parts:
@@ -225,63 +219,6 @@ def _top_classes(labels: Iterable[Label | None], k: int, rows: Rows) -> set[Labe
     if len(counts) < k:
         raise RowsError(f"{rows.name}: {len(counts)} classes, fewer than --top-classes {k}")
     return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
-
-
-def _positions(labels: Sequence[Label | None], classes: Sequence[Label]) -> dict[Label, NDArray[np.int64]]:
-    """Give each class's rows."""
-    code = {label: i for i, label in enumerate((*classes, None))}
-    codes = np.fromiter(map(code.__getitem__, labels), np.int64, len(labels))
-    return {label: np.flatnonzero(codes == code[label]) for label in classes}
-
-
-def _draw_hash(
-    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], settings: Settings
-) -> Draw:
-    """Change, in each class, the rows whose hash ranks lowest; another hash picks the label."""
-    ranks = keyed_hashes(ids, ROWS, settings.seed)
-    draw: Draw = {}
-    for label, members in _positions(labels, classes).items():
-        n = floor(Decimal(str(settings.rate)) * len(members))
-        chosen = members[_lowest(ranks[members], n)].tolist()
-        choices = keyed_hashes([ids[index] for index in chosen], LABELS, settings.seed).tolist()
-        others = [c for c in classes if c != label]
-        draw.update((index, others[choice % len(others)]) for index, choice in zip(chosen, choices, strict=True))
-    return draw
-
-
-def _draw_rates(ids: Sequence[RowId], labels: Sequence[Label | None], rates: Transition, seed: int) -> Draw:
-    """Change floor(rate x size) rows of each class to each label: those that rank lowest, dealt out by another hash."""
-    ranks = keyed_hashes(ids, ROWS, seed)
-    draw: Draw = {}
-    for label, members in _positions(labels, [*rates]).items():
-        news = [to for to in sorted(rates[label]) for _ in range(floor(rates[label][to] * len(members)))]
-        chosen = members[_lowest(ranks[members], len(news))]
-        dealt = chosen[keyed_hashes([ids[index] for index in chosen], LABELS, seed).argsort(kind="stable")]
-        draw.update(zip(dealt.tolist(), news, strict=True))
-    return draw
-
-
-def _lowest(ranks: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
-    """Give the positions of the n lowest numbers; of equal ones those that stand first."""
-    if not n:
-        return np.empty(0, np.int64)
-    lowest = np.flatnonzero(ranks <= np.partition(ranks, n - 1)[n - 1])
-    return lowest[ranks[lowest].argsort(kind="stable")[:n]]
-
-
-def _draw_python(
-    ids: Sequence[RowId], labels: Sequence[Label | None], classes: Sequence[Label], settings: Settings
-) -> Draw:
-    """Draw as the released code does: Python's generator, class by class, then labels in row order."""
-    generator = random.Random(settings.seed)
-    if settings.split_from is not None:
-        generator.shuffle(list(range(settings.split_from)))
-    chosen: set[int] = set()
-    for members in _positions(labels, classes).values():
-        positions = members.tolist()
-        generator.shuffle(positions)
-        chosen.update(positions[: int(settings.rate * len(positions))])
-    return {index: generator.choice([c for c in classes if c != labels[index]]) for index in sorted(chosen)}
 
 
 class _Marker:
