@@ -15,7 +15,8 @@ from scipy.optimize import nnls
 
 from mltools.analysis.additive import TINY, Additive, solve_additive
 from mltools.analysis.centre_of_gravity import centre_of_gravity
-from mltools.layers import Span, all_windows, layer_scores
+from mltools.analysis.layer_scores import layer_scores
+from mltools.layers import Span, all_windows
 
 Errors = dict[Span, float]
 shares = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))

@@ -9,6 +9,7 @@ FLOORS = (
     *(
         "errors",
         "ranges",
+        "tags",
         "console",
         "signals",
         "processes",

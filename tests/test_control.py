@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import BY_ARCHITECTURE, LABELS, Cli, Shell, keyword_rows, save_tiny, toy_rows, write_jsonl
+from mltools.analysis.layer_scores import layer_scores
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.commands.finetune import training_run as module
 from mltools.commands.finetune.work import finetune
@@ -29,7 +30,6 @@ from mltools.commands.retrain.work import retrain
 from mltools.commands.swap.work import swap
 from mltools.io.examples import read_examples
 from mltools.io.outputs import state_folder
-from mltools.layers import layer_scores
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.inference import predict
 from mltools.model.tasks import second_head

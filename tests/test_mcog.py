@@ -603,7 +603,7 @@ def test_a_tag_named_like_a_column_of_another_kind_is_a_tag_for_resume_too(tmp_p
 
 
 def test_thirty_thousand_layers_are_weighed_in_linear_time() -> None:
-    from mltools.layers import layer_scores
+    from mltools.analysis.layer_scores import layer_scores
 
     assert layer_scores({(i, i): 1.0 for i in range(1, 30_001)}, 30_000) == [1.0] * 30_000
 

@@ -17,8 +17,8 @@ from mltools.cli.driver import record_columns
 from mltools.commands.finetune import training_run as module
 from mltools.errors import UsageError
 from mltools.model.tasks import Task
-from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, Launched, believed, launched
+from mltools.tags import parse_tags
 
 Tiny = Callable[..., Path]
 ONE = ("--epochs", 1, "-q")

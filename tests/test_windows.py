@@ -10,18 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import CONFORMANCE, Cli
+from mltools.analysis.layer_scores import layer_scores, window_means
 from mltools.errors import UsageError
-from mltools.layers import (
-    Span,
-    Window,
-    all_windows,
-    format_layers,
-    layer_scores,
-    parse_layers,
-    parse_windows,
-    planned_windows,
-    window_means,
-)
+from mltools.layers import Span, Window, all_windows, format_layers, parse_layers, parse_windows, planned_windows
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 

@@ -20,7 +20,7 @@ _ELSEWHERE = {
     "Window": "mltools.layers",
     "all_windows": "mltools.layers",
     "parse_layers": "mltools.layers",
-    "layer_scores": "mltools.layers",
+    "layer_scores": "mltools.analysis.layer_scores",
     "centre_of_gravity": "mltools.analysis.centre_of_gravity",
     "solve_additive": "mltools.analysis.additive",
     "MltoolsError": "mltools.errors",

@@ -1,14 +1,10 @@
-"""Layer lists and windows, and the layer score that a sweep of windows gives (§4.1).
+"""Layer lists and windows of layers.
 
 Layers count from 1 to L, both ends of a range included, as in `cut -f`; 0 is the embeddings.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import accumulate
-from operator import itemgetter, mul
 from typing import Literal
 
 from mltools.errors import UsageError
@@ -16,7 +12,6 @@ from mltools.errors import UsageError
 Span = tuple[int, int]
 Plan = Literal["all", "spread"]
 """Which windows make a sweep: every one, or those of a few widths (`spread_widths`)."""
-_Take = Callable[[Sequence[float]], Iterable[float]]
 
 
 @dataclass(frozen=True, order=True)
@@ -92,6 +87,11 @@ def format_layers(layers: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+def format_span(span: Span) -> str:
+    """Write the layers from a first to a last one as a layer list."""
+    return format_layers(range(span[0], span[1] + 1))
+
+
 def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
     """List every window of consecutive layers by start, then end: L(L+1)/2, or L-width+1 of one width."""
     check_width(n_layers, width)
@@ -146,81 +146,3 @@ def parse_windows(lists: Iterable[str], n_layers: int, plan: Plan = "all") -> li
     """Turn `--layers` options into windows; none given means every window of the plan."""
     windows = [Window(parse_layers(text, n_layers)) for text in lists]
     return list(dict.fromkeys(windows)) or planned_windows(n_layers, plan)
-
-
-def window_means(errors: Mapping[Span, float], n_layers: int) -> dict[tuple[int, int], float]:
-    """Average, for each (width, layer), the error over windows of that width that hold the layer.
-
-    This is the heat map of Figure 3: one row a width, one column a layer.
-
-    Args:
-        errors: one value a contiguous window, by (start, end).
-        n_layers: the number of layers L.
-
-    Returns:
-        (width, layer) to mean, for the widths that occur.
-
-    Raises:
-        UsageError: a width that occurs lacks some of its windows, so that layers could not be compared.
-    """
-    means = {}
-    for width in check_whole(errors, n_layers):
-        for layer in range(1, n_layers + 1):
-            starts = _starts(width, layer, n_layers)
-            means[width, layer] = sum(errors[start, start + width - 1] for start in starts) / len(starts)
-    return means
-
-
-def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
-    """Score each layer 1..L: the mean over widths of its window means (column means of Figure 3).
-
-    Raises:
-        UsageError: as `window_means`.
-    """
-    spans, shares = _layer_shares(n_layers, check_whole(errors, n_layers))
-    values = [errors[span] for span in spans]
-    return [sum(map(mul, take(values), weights)) for take, weights in shares]
-
-
-@cache
-def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[tuple[_Take, list[float]]]]:
-    """Give the windows of these widths; and for each layer how to take those that hold it, and the weight of each."""
-    spans = [(start, start + width - 1) for width in widths for start in range(1, n_layers - width + 2)]
-    firsts = list(accumulate((n_layers - width + 1 for width in widths), initial=0))  # of each width, in `spans`
-    shares: list[tuple[_Take, list[float]]] = []
-    for layer in range(1, n_layers + 1):
-        holding: list[int] = []
-        weights: list[float] = []
-        for first, width in zip(firsts, widths, strict=False):  # found by place: looking at every span is quadratic
-            starts = _starts(width, layer, n_layers)
-            holding += range(first + starts[0] - 1, first + starts[-1])
-            weights += [1 / len(widths) / len(starts)] * len(starts)
-        take = itemgetter(*holding, holding[0])  # one too many, since itemgetter gives no tuple for one alone
-        shares.append((take, weights))
-    return spans, shares
-
-
-def _starts(width: int, layer: int, n_layers: int) -> range:
-    """Say where the windows of a width that hold a layer start."""
-    return range(max(1, layer - width + 1), min(layer, n_layers - width + 1) + 1)
-
-
-def check_whole(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
-    """List the widths that occur, and see that each has all its windows.
-
-    Raises:
-        UsageError: one that lacks some.
-    """
-    if len(errors) == n_layers * (n_layers + 1) // 2:
-        return tuple(range(1, n_layers + 1))
-    counts = Counter(end - start + 1 for start, end in errors)
-    for width, count in sorted(counts.items()):
-        if count < n_layers - width + 1:
-            starts = range(1, n_layers - width + 2)
-            start = next(start for start in starts if (start, start + width - 1) not in errors)
-            missing = f"{start}-{start + width - 1}" if width > 1 else f"{start}"
-            raise UsageError(
-                f"{n_layers - width + 1 - count} of {n_layers - width + 1} windows of width {width} are missing "
-                f"(first: {missing}); run them, or leave width {width} out"
-            )
-    return tuple(sorted(counts))

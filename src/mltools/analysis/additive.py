@@ -1,6 +1,6 @@
 """The additive solution of a sweep of windows: what each layer alone adds to the error (behind `m_cog_solved`).
 
-`layers.layer_scores` averages over the windows that hold a layer, and so gives each layer a share of what its
+`layer_scores` averages over the windows that hold a layer, and so gives each layer a share of what its
 neighbours do. Here the same errors are explained instead: error(window) ≈ b + Σ c_l over the layers l of the window,
 with c ≥ 0 and b ≥ 0, by least squares over the windows given, each counting once.
 

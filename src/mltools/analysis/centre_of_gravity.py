@@ -10,7 +10,8 @@ from typing import Any
 
 from mltools.analysis.additive import Additive, solve_additive
 from mltools.analysis.carried import Carried, named_widths
-from mltools.analysis.layer_scores import LayerScores, read_layer_scores_each
+from mltools.analysis.layer_scores import LayerScores
+from mltools.analysis.score_records import read_layer_scores_each
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import GROUPING
 from mltools.io.kinds import CogRecord, LayerRecord

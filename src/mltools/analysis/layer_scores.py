@@ -1,33 +1,103 @@
-"""Window and layer records in groups: what each window, or each layer, of a sweep or of several was measured to be.
+"""A layer's score (§4.1), and the groups of window or layer records that layers are scored by.
 
-`read_layer_scores` is the one reader of either kind, for `mcog`, `plot`, `score` and `correlate`, made for a million
-records.
-
-Where runs of `retrain` are averaged, each run's errors are first divided by the error of its own full window, as the
-released code does before it averages over seeds: a run that forgets more of everything would weigh more otherwise.
+A layer's score is the mean over widths of the mean over the windows of that width that hold it. `score_records` reads
+the groups.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, groupby
+from itertools import accumulate
 from math import fsum
-from operator import itemgetter
+from operator import itemgetter, mul
 from typing import Any
 
 from mltools.analysis.carried import Carried
 from mltools.errors import RowsError, UsageError
-from mltools.io.groups import Cells, Group, Groups
-from mltools.io.records import Record, Records, are_numbers
-from mltools.layers import Span, check_whole, format_layers, layer_scores
-from mltools.sweep import scaled
+from mltools.io.groups import Cells, Group
+from mltools.io.records import Record
+from mltools.layers import Span, format_layers, format_span
 
-Head = tuple[str, int]  # what records are of: "window" or "layer", and L
+_Take = Callable[[Sequence[float]], Iterable[float]]
 
-ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
-CLEAN = "clean_accuracy"
-MOST_LAYERS = 1_000_000
-"""No model has more; a record that says so would keep whoever lists its layers busy for ever."""
+
+def window_means(errors: Mapping[Span, float], n_layers: int) -> dict[tuple[int, int], float]:
+    """Average, for each (width, layer), the error over windows of that width that hold the layer.
+
+    This is the heat map of Figure 3: one row a width, one column a layer.
+
+    Args:
+        errors: one value a contiguous window, by (start, end).
+        n_layers: the number of layers L.
+
+    Returns:
+        (width, layer) to mean, for the widths that occur.
+
+    Raises:
+        UsageError: a width that occurs lacks some of its windows, so that layers could not be compared.
+    """
+    means = {}
+    for width in check_whole(errors, n_layers):
+        for layer in range(1, n_layers + 1):
+            starts = _starts(width, layer, n_layers)
+            means[width, layer] = sum(errors[start, start + width - 1] for start in starts) / len(starts)
+    return means
+
+
+def layer_scores(errors: Mapping[Span, float], n_layers: int) -> list[float]:
+    """Score each layer 1..L: the mean over widths of its window means (column means of Figure 3).
+
+    Raises:
+        UsageError: as `window_means`.
+    """
+    spans, shares = _layer_shares(n_layers, check_whole(errors, n_layers))
+    values = [errors[span] for span in spans]
+    return [sum(map(mul, take(values), weights)) for take, weights in shares]
+
+
+@cache
+def _layer_shares(n_layers: int, widths: tuple[int, ...]) -> tuple[list[Span], list[tuple[_Take, list[float]]]]:
+    """Give the windows of these widths; and for each layer how to take those that hold it, and the weight of each."""
+    spans = [(start, start + width - 1) for width in widths for start in range(1, n_layers - width + 2)]
+    firsts = list(accumulate((n_layers - width + 1 for width in widths), initial=0))  # of each width, in `spans`
+    shares: list[tuple[_Take, list[float]]] = []
+    for layer in range(1, n_layers + 1):
+        holding: list[int] = []
+        weights: list[float] = []
+        for first, width in zip(firsts, widths, strict=False):  # found by place: looking at every span is quadratic
+            starts = _starts(width, layer, n_layers)
+            holding += range(first + starts[0] - 1, first + starts[-1])
+            weights += [1 / len(widths) / len(starts)] * len(starts)
+        take = itemgetter(*holding, holding[0])  # one too many, since itemgetter gives no tuple for one alone
+        shares.append((take, weights))
+    return spans, shares
+
+
+def _starts(width: int, layer: int, n_layers: int) -> range:
+    """Say where the windows of a width that hold a layer start."""
+    return range(max(1, layer - width + 1), min(layer, n_layers - width + 1) + 1)
+
+
+def check_whole(errors: Mapping[Span, float], n_layers: int) -> tuple[int, ...]:
+    """List the widths that occur, and see that each has all its windows.
+
+    Raises:
+        UsageError: one that lacks some.
+    """
+    if len(errors) == n_layers * (n_layers + 1) // 2:
+        return tuple(range(1, n_layers + 1))
+    counts = Counter(end - start + 1 for start, end in errors)
+    for width, count in sorted(counts.items()):
+        if count < n_layers - width + 1:
+            starts = range(1, n_layers - width + 2)
+            start = next(start for start in starts if (start, start + width - 1) not in errors)
+            missing = f"{start}-{start + width - 1}" if width > 1 else f"{start}"
+            raise UsageError(
+                f"{n_layers - width + 1 - count} of {n_layers - width + 1} windows of width {width} are missing "
+                f"(first: {missing}); run them, or leave width {width} out"
+            )
+    return tuple(sorted(counts))
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +143,8 @@ class LayerScores:
         if counts[few] == counts[many]:
             return None
         return (
-            f"{self.kind} {_shown(few)} has {counts[few]} records in its group, {self.kind} {_shown(many)} has "
-            f"{counts[many]}; the runs averaged must be complete"
+            f"{self.kind} {format_span(few)} has {counts[few]} records in its group, "
+            f"{self.kind} {format_span(many)} has {counts[many]}; the runs averaged must be complete"
         )
 
     def values(self) -> dict[Span, float]:
@@ -147,244 +217,3 @@ class LayerScores:
             return None
         (only,) = widths
         return format_layers(range(1, self.n_layers + 1)) if only == "1-L" else only
-
-
-def read_layer_scores(
-    records: Iterable[Records],
-    by: Sequence[str] | None = None,
-    value: str | None = None,
-    numbers: Collection[str] = (),
-) -> list[LayerScores]:
-    """Sort window and layer records into groups by `tool` and the columns `by` (default: every tag).
-
-    Records of the embeddings (layer 0) and of the head (null) are passed over.
-
-    Args:
-        records: blocks of records, in any order.
-        by: as in `mcog`.
-        value: the column to read; default `memorisation_error` of windows, `score` of layers.
-        numbers: columns that are no tags, as `value` is none.
-
-    Raises:
-        RowsError: records of neither kind, layers out of range, groups that mix kinds or numbers of layers, and
-            a window or layer that comes twice, without `by` in a group and with it in a run of retrain.
-    """
-    numbers = {*numbers, *([value] if value else [])}
-    runs = Groups(by, LayerScores, runs=by is not None, numbers=numbers)
-    for block in filled(records, by) if value == SCALED else records:
-        for part in block.by_columns():
-            add(part, runs, value, averaged=by is not None)
-    found = list(runs)
-    if not found:
-        raise RowsError("no records came in")
-    return found if by is None else _averaged(found, {"tool", *by}, value or ERROR)
-
-
-def read_layer_scores_each(
-    records: Iterable[Records], by: Sequence[str] | None = None, values: Sequence[str] = ()
-) -> list[LayerScores]:
-    """Read several columns, each of which is named by a column `value` of its groups; none: as `read_layer_scores`."""
-    if not values:
-        return read_layer_scores(records, by)
-    blocks = list(records)
-    found = []
-    for value in values:
-        for group in read_layer_scores(blocks, by, value, values):
-            group.key = (*(item for item in group.key if item[0] != "value"), ("value", value))
-            found.append(group)
-    return found
-
-
-def _averaged(runs: Iterable[LayerScores], by: set[str], value: str) -> list[LayerScores]:
-    """Put the runs of each group together."""
-    groups: dict[Group, list[LayerScores]] = {}
-    for run in runs:
-        key = tuple(sorted((item for item in run.key if item[0] in by), key=itemgetter(0)))
-        groups.setdefault(key, []).append(run)
-    return [_together(members, by, value) for members in groups.values()]
-
-
-def _together(runs: Sequence[LayerScores], by: set[str], value: str) -> LayerScores:
-    """Average the runs of a group; those of retrain are scaled first."""
-    first = runs[0]
-    if len(runs) == 1:
-        first.key = tuple(item for item in first.key if item[0] in by)
-        return first
-    group = LayerScores(tuple(item for item in first.key if item[0] in by), first.first, first.kind, first.n_layers)
-    group.was_scaled = first.tags["tool"] == "retrain" and value == ERROR
-    group.carried.join(run.carried for run in runs)
-    group.runs = runs
-    group.clean = [number for run in runs for number in run.clean]
-    for run in runs:
-        if (run.kind, run.n_layers) != (group.kind, group.n_layers):
-            _claim(group, run.kind, run.n_layers, run.first.place)
-        factor = _factor(group, run, by) if group.was_scaled else 1.0
-        again = [(span, number) for span, numbers in run.cells.again.items() for number in numbers]
-        for cells in (list(run.cells.first.items()), again):
-            group.cells.enter([span for span, _ in cells], [number / factor for _, number in cells], repeats=True)
-    return group
-
-
-def _factor(group: LayerScores, run: LayerScores, by: set[str]) -> float:
-    """Give what a run's errors are divided by; 1, with the reason in the group, where that is not known."""
-    named = ", ".join(f"{name}={value}" for name, value in run.key if name not in by) or run.first.place
-    full = run.cells.first.get((1, run.n_layers)) if group.kind == "window" else None
-    if full:
-        return full
-    group.unscaled = group.unscaled or (
-        f"errors of retrain are divided by the full window's before runs are averaged, and run {named} "
-        + (
-            "holds layer scores: average its windows"
-            if group.kind == "layer"
-            else f"lacks that window; run --layers 1-{run.n_layers}"
-            if full is None
-            else "has error 0 there"
-        )
-    )
-    return 1.0
-
-
-class _Full:
-    """The error of a sweep's full window, once it is known."""
-
-    def __init__(self, *_: object) -> None:
-        self.error: float | None = None
-
-
-def filled(records: Iterable[Records], by: Sequence[str] | None = None) -> list[Records]:
-    """Fill in the scaled errors that are null because a window was run alone, from the same sweep's full window.
-
-    Raises:
-        RowsError: a window whose scaled error stays unknown.
-    """
-    parts = [part for block in records for part in block.by_columns()]
-    sweeps = Groups(by, _Full, runs=True)
-    for part in parts:
-        for sweep, run in sweeps.runs(part):
-            for record in part[run]:
-                if record.values.get("start") == 1 and record.values.get("end") == record.values.get("layers"):
-                    sweep.error = record.number(ERROR)
-    for part in parts:
-        if SCALED in part.values[0]:
-            for sweep, run in sweeps.runs(part):
-                _fill(part[run], sweep.error)
-    return parts
-
-
-def _fill(records: Records, full: float | None) -> None:
-    for record in records:
-        if record.values[SCALED] is None:
-            record.values[SCALED] = scaled(record.number(ERROR), full)
-            if record.values[SCALED] is None:
-                why = "is not among the records" if full is None else "has error 0"
-                raise RowsError(f'{record.place}: "{SCALED}" is unknown: the full window of its sweep {why}')
-
-
-def add(records: Records, groups: Groups[LayerScores], value: str | None = None, *, averaged: bool = False) -> None:
-    """Enter the values of some records with the same columns into their groups, as `read_layer_scores` does."""
-    windows, others = records.parted("start")
-    if len(windows) and len(others):  # in Parquet, where each kind has the columns of the other
-        start = 0
-        for _, same in groupby(values["start"] is None for values in records.values):
-            stop = start + len(list(same))
-            add(records[start:stop], groups, value, averaged=averaged)
-            start = stop
-        return
-    if not len(windows):
-        records = others.where("layer", lambda layer: layer is not None and (layer != 0 or type(layer) is not int))
-    if not len(records):
-        return
-    spans, numbers, heads = _read(records, value)
-    if len(heads) > 1:
-        for index in range(len(records)):
-            add(records[index : index + 1], groups, value, averaged=averaged)
-        return
-    (head,) = heads
-    for group, run in groups.runs(records):
-        if head != (group.kind, group.n_layers):
-            _claim(group, *head, records.record(run.start).place)
-        group.carried.read(records[run])
-        if head[0] == "window" and CLEAN in records.values[0]:
-            group.clean.extend(map(itemgetter(CLEAN), records.values[run]))
-        repeats = averaged and group.key[0] != ("tool", "retrain")
-        repeated = group.cells.enter(spans[run], numbers[run], repeats=repeats)
-        if repeated is not None:
-            place, span = records.record(run.start + repeated).place, spans[run.start + repeated]
-            advice = "tag runs apart" if averaged else "tag runs apart or average --by"
-            raise RowsError(f"{place}: {group.kind} {_shown(span)} again in the same group; {advice}")
-
-
-def _claim(group: LayerScores, kind: str, n_layers: int, place: str) -> None:
-    """Note what a new group's records are of; for an old one, say how it differs."""
-    if not group.kind:
-        group.kind, group.n_layers = kind, n_layers
-    elif n_layers != group.n_layers:
-        raise RowsError(f"{place}: {n_layers} layers, others of its group have {group.n_layers}; group with --by")
-    else:
-        raise RowsError(f"{place}: window and layer records in one group; tag them apart or group with --by")
-
-
-def _read(records: Records, value: str | None) -> tuple[list[Span], list[float], set[Head]]:
-    """Read (start, end) and value of some records with the same columns, and what they are of."""
-    kind, names, column = _plan(records.values[0], value)
-    try:
-        places = list(map(itemgetter(*names), records.values))
-        numbers = list(map(itemgetter(column), records.values))
-        whole = set(map(type, chain.from_iterable(places))) == {int}  # true and 1.0 are equal to 1, and no layers
-        if whole and are_numbers(numbers):
-            cells = list(map(_cells(kind).__getitem__, places))
-            return list(map(itemgetter(1), cells)), numbers, set(map(itemgetter(0), cells))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        pass  # some record is wrong or unusual: the careful way says which
-    found = [_read_carefully(record, value) for record in records]
-    return [span for _, span, _ in found], [number for *_, number in found], {head for head, _, _ in found}
-
-
-def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str], str]:
-    """Say what a record is of, the columns that say where it belongs, and the column of its value."""
-    if values.get("start") is None:
-        return "layer", ["layers", "layer", "layer"], value or "score"
-    width = ["width"] if values.get("width") is not None else []
-    return "window", ["layers", "start", "end", *width], value or "memorisation_error"
-
-
-class _Cells(dict[tuple[int, ...], tuple[Head, Span]]):
-    """Cells of a kind by what names them, each checked once: of a million records few name different ones."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __missing__(self, place: tuple[int, ...]) -> tuple[Head, Span]:
-        self[place] = _cell(self._kind, *place)
-        return self[place]
-
-
-_cells = cache(_Cells)
-
-
-def _cell(kind: str, n_layers: int, start: int, end: int, width: int | None = None) -> tuple[Head, Span]:
-    """Name a cell.
-
-    Raises:
-        ValueError: it is none; says why.
-    """
-    if n_layers > MOST_LAYERS:
-        raise ValueError(f"{n_layers} layers are more than {MOST_LAYERS}")
-    if not 1 <= start <= end <= n_layers:
-        raise ValueError(f"{kind} {start if start == end else f'{start}-{end}'} outside 1-{n_layers}")
-    if width is not None and width != end - start + 1:
-        raise ValueError(f"window {start}-{end} of width {width} is not contiguous; M-CoG weighs contiguous windows")
-    return (kind, n_layers), (start, end)
-
-
-def _read_carefully(record: Record, value: str | None) -> tuple[Head, Span, float]:
-    kind, names, column = _plan(record.values, value)
-    try:
-        head, span = _cell(kind, *(record.get(name, int) for name in names))
-    except ValueError as error:
-        raise RowsError(f"{record.place}: {error}") from None
-    return head, span, record.number(column)
-
-
-def _shown(span: Span) -> str:
-    return format_layers(range(span[0], span[1] + 1))

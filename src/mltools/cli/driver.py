@@ -25,13 +25,13 @@ from mltools.io.records import read_records
 from mltools.io.source import STDIN
 from mltools.io.stdout import end_quietly
 from mltools.io.writer import RecordWriter
-from mltools.options import parse_tags
 from mltools.processes import LAUNCHER, join, launched
 from mltools.run import Run
 from mltools.shards import item_digest, item_line
 from mltools.sinks import RecordSink, TextSink
 from mltools.spec import CommandSpec, Field, Operand
 from mltools.sweep import finished
+from mltools.tags import parse_tags
 
 if TYPE_CHECKING:
     from mltools.model.speed import Speed

@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from mltools.analysis.carried import Carried
-from mltools.analysis.layer_scores import LayerScores, read_layer_scores, read_layer_scores_each
+from mltools.analysis.layer_scores import LayerScores
+from mltools.analysis.score_records import read_layer_scores, read_layer_scores_each
 from mltools.console import printable
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import GROUPING, Group, Groups

@@ -6,12 +6,12 @@ Row w, column l: the mean of the value over the windows of width w that hold lay
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mltools.analysis.layer_scores import ERROR, LayerScores
+from mltools.analysis.layer_scores import LayerScores, window_means
+from mltools.analysis.score_records import ERROR
 from mltools.drawing.grouped import Asked, read_groups, title, validity
 from mltools.drawing.panels import Grid, Panel
 from mltools.errors import RowsError, UsageError
 from mltools.io.records import Records
-from mltools.layers import window_means
 
 
 def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:

@@ -16,7 +16,8 @@ from mltools.errors import CheckpointError, lacks_memory
 from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.runner import UNUSUAL, Pooling, Runner
+from mltools.model.pooled import Pooling
+from mltools.model.runner import UNUSUAL, Runner
 from mltools.model.trial import form, untouched
 
 TOLERANCE = 1e-3

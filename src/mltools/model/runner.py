@@ -6,7 +6,7 @@ Rows are pooled by the attention mask, so a row's result does not depend on its 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from mltools.errors import CheckpointError
 from mltools.model.anatomy import BlockStack, first_tensor, with_states
 from mltools.model.batches import Batch
-from mltools.model.pooled import forward_at_positions
+from mltools.model.last_block import forward_at_positions
+from mltools.model.pooled import Pooling, pool, pooled_positions
 from mltools.model.trial import same_form, untouched
 
-Pooling = Literal["first", "last", "all"]
 UNUSUAL = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, CheckpointError)
 """What blocks and heads of unusual form raise when they are called by parts."""
 
@@ -156,12 +156,12 @@ class Runner:
 
     @contextlib.contextmanager
     def _pooled_last_block(self, batch: Batch) -> Iterator[None]:
-        """Let the last block compute the pooled position alone (see `pooled`)."""
+        """Let the last block compute the pooled position alone (see `last_block`)."""
         if not self._pools(batch):
             yield
             return
         block = self.stack.modules[-1]
-        forward, positions = block.forward, self._positions(batch)
+        forward, positions = block.forward, pooled_positions(batch, self.pooling)
 
         def pooled(*args: Any, **kwargs: Any) -> Any:
             return forward_at_positions(forward, *_split_call(args, kwargs), positions)
@@ -171,9 +171,6 @@ class Runner:
 
     def _pools(self, batch: Batch) -> bool:
         return self.pools_last_block and batch.ids.shape[1] > 1
-
-    def _positions(self, batch: Batch) -> Tensor:
-        return torch.zeros_like(batch.last) if self.pooling == "first" else batch.last
 
     @torch.no_grad()
     def states_into(self, layer: int, batch: Batch) -> Tensor:
@@ -257,7 +254,7 @@ class Runner:
         self._count(len(states))
         module = block if block is not None else self.stack.modules[layer - 1]
         if layer == len(self.stack) and self._pools(recording.batch):
-            positions = self._positions(recording.batch)
+            positions = pooled_positions(recording.batch, self.pooling)
             return first_tensor(forward_at_positions(module.forward, states, rest, named, positions))
         return first_tensor(module(states, *rest, **named))
 
@@ -266,37 +263,13 @@ class Runner:
         if self.pooling == "all":
             return self._tail(recording.batch, states, recording.templates[-1])
         pooled = self.pool(recording.batch, states).unsqueeze(1)
-        ids = recording.batch.ids.gather(1, self._positions(recording.batch)[:, None])
+        ids = recording.batch.ids.gather(1, pooled_positions(recording.batch, self.pooling)[:, None])
         single = Batch(recording.batch.rows, ids, torch.ones_like(ids))
         return self._tail(single, pooled, recording.templates[-1])
 
     def pool(self, batch: Batch, states: Tensor, pooling: Pooling | None = None) -> Tensor:
-        """Take the state of each row's pooled position: (batch, length, width) to (batch, width).
-
-        Args:
-            batch: the rows.
-            states: of every position.
-            pooling: `first` or `last` where the head does not decide.
-
-        Raises:
-            CheckpointError: the head reads every position, so there is no pooled one.
-        """
-        pooling = pooling or self.pooling
-        if states.shape[:1] != batch.ids.shape[:1] or states.shape[1] < batch.ids.shape[1]:
-            raise CheckpointError(
-                f"{type(self.model).__name__}: its hidden states are not one a token, so none is pooled"
-            )
-        if pooling == "first":
-            return states[:, 0]
-        if pooling == "last":
-            return states[torch.arange(len(states), device=states.device), batch.last]
-        raise CheckpointError("the classification head reads all positions, not one; there is no pooled position")
-
-    def put_pooled(self, batch: Batch, states: Tensor, pooled: Tensor) -> Tensor:
-        """Give states (batch, length, width) with others (batch, width) at each row's pooled position."""
-        changed = states.clone()
-        changed[torch.arange(len(states), device=states.device), self._positions(batch)] = pooled
-        return changed
+        """Take the state of each row's pooled position, as `pooled.pool`: by default the one that the head reads."""
+        return pool(batch, states, pooling or self.pooling, type(self.model).__name__)
 
     def pooled_states(self, batch: Batch, pooling: Pooling | None = None, *, raw_last: bool = False) -> Tensor:
         """Run the model once and keep the states of the pooled position only: (batch, L + 1, width).
@@ -415,7 +388,7 @@ class Runner:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(recording.states[-2].shape, generator=generator).to(recording.states[-2])
         states, (rest, named) = recording.states[-2] + noise, recording.calls[-1]
-        block, positions = self.stack.modules[-1], self._positions(batch)
+        block, positions = self.stack.modules[-1], pooled_positions(batch, self.pooling)
         try:
             whole = self.pool(batch, first_tensor(block(states, *rest, **named)))
             pooled = self.pool(batch, first_tensor(forward_at_positions(block.forward, states, rest, named, positions)))

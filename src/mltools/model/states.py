@@ -26,7 +26,7 @@ from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checks import check_pooled_states, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
-from mltools.model.runner import Pooling
+from mltools.model.pooled import Pooling
 from mltools.processes import ALONE, Team
 
 PART_ROWS = 4096

@@ -22,6 +22,7 @@ from mltools.model.anatomy import EMBEDDINGS, HEAD, POOLER, parse_freeze, pooler
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.classes import target_indices
+from mltools.model.dropout import train_mode
 from mltools.model.inference import predict
 from mltools.model.runner import Runner
 from mltools.model.training import Schedule, Training, cross_entropy_sum, epoch_batches, purpose_seed
@@ -33,7 +34,7 @@ class Task:
     """Rows ready to train on: tokens, targets (rows,), which rows are noisy, and the optimiser.
 
     `rows` are the positions of the training rows, in an order that their ids decide. `needs_gradient` holds the
-    parameters that get a gradient, `frozen` the blocks that run without dropout.
+    parameters that get a gradient, `frozen` the blocks that are not trained; dropout is on in them if `frozen_dropout`.
     """
 
     checkpoint: Checkpoint
@@ -44,6 +45,7 @@ class Task:
     training: Training
     needs_gradient: frozenset[nn.Parameter]
     frozen: list[nn.Module]
+    frozen_dropout: bool
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Cut the training rows into the batches of an epoch (from 1)."""
@@ -56,9 +58,8 @@ class Task:
         """Make the model ready for this task's batches: gradients for its parameters only, dropout as set."""
         for parameter in self.checkpoint.model.parameters():
             parameter.requires_grad_(parameter in self.needs_gradient)
-        self.checkpoint.model.train()
-        for block in self.frozen:
-            block.eval()
+        modules = [(self.checkpoint.model, True), *((block, False) for block in self.frozen)]
+        train_mode(modules, frozen_dropout=self.frozen_dropout)
 
     def update(self, batch: NDArray[np.int64]) -> float:
         """Take one step on a batch of rows and return its mean loss, in nats."""
@@ -142,10 +143,10 @@ def make_task(
         micro_batch=training.micro_batch,
         name=name,
     )
-    blocks = enumerate(checkpoint.stack.modules, start=1)
-    eval_blocks = [] if training.frozen_dropout else [block for layer, block in blocks if layer in frozen]
+    blocks = [block for layer, block in enumerate(checkpoint.stack.modules, start=1) if layer in frozen]
     needs_gradient = frozenset(everything or trained.values())
-    return Task(checkpoint, encoded, targets, np.array(examples.noisy), rows, optimisation, needs_gradient, eval_blocks)
+    noisy, frozen_dropout = np.array(examples.noisy), training.frozen_dropout
+    return Task(checkpoint, encoded, targets, noisy, rows, optimisation, needs_gradient, blocks, frozen_dropout)
 
 
 def make_aux_task(

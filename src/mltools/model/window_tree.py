@@ -15,6 +15,7 @@ from mltools.layers import Window
 from mltools.model.batches import Batch
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checks import exchanged
+from mltools.model.pooled import put_pooled
 from mltools.model.runner import Recording
 from mltools.model.trial import untouched
 
@@ -73,7 +74,7 @@ def patched_logits(
             for index in (index for index, window in enumerate(windows) if window.layers and window.end == layer):
                 inside, outside = (states, recording.states[layer]) if pooled else (recording.states[layer], states)
                 if layer < noisy.n_layers:  # else the last block may have computed the pooled position alone
-                    inside = runner.put_pooled(batch, outside, runner.pool(batch, inside))
+                    inside = put_pooled(batch, outside, runner.pool(batch, inside), runner.pooling)
                 for above in range(layer + 1, noisy.n_layers + 1):
                     inside = runner.apply(recording, above, inside)
                 yield index, runner.tail(recording, inside).float()

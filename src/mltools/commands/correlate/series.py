@@ -10,7 +10,8 @@ from typing import Any
 from mltools.analysis.carried import Carried
 from mltools.analysis.centre_of_gravity import centre_and_scores
 from mltools.analysis.epochs import LastEpochs
-from mltools.analysis.layer_scores import LayerScores, add
+from mltools.analysis.layer_scores import LayerScores
+from mltools.analysis.score_records import add
 from mltools.commands.correlate import Settings
 from mltools.errors import RowsError
 from mltools.io.groups import SCALARS, Cells, Groups, tags_of

@@ -20,6 +20,7 @@ from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checks import TOLERANCE, check_kept_states, run_whole, self_check
+from mltools.model.dropout import train_mode
 from mltools.model.inference import Logits, predict, predictions
 from mltools.model.tasks import schedule_of
 from mltools.model.training import (
@@ -268,11 +269,10 @@ class WindowTrainer:
 
     def _train_mode(self, window: Window) -> None:
         """Turn dropout on in what is trained, and in all else only if asked for."""
-        self.model.train(self.settings.training.frozen_dropout)
-        for layer in window.layers:
-            self.checkpoint.stack.modules[layer - 1].train()
-        for module in self.head if self.settings.train_head else ():
-            module.train()
+        blocks = [self.checkpoint.stack.modules[layer - 1] for layer in window.layers]
+        trained = [*blocks, *(self.head if self.settings.train_head else ())]
+        modules = [(self.model, False), *((module, True) for module in trained)]
+        train_mode(modules, frozen_dropout=self.settings.training.frozen_dropout)
 
     def _steps(self, training: Training, window: Window) -> Iterator[tuple[int, float]]:
         settings = self.settings

@@ -11,7 +11,8 @@ from typing import Any
 from mltools.analysis.additive import solve_additive
 from mltools.analysis.carried import Carried
 from mltools.analysis.centre_of_gravity import centre_of_gravity
-from mltools.analysis.layer_scores import LayerScores, read_layer_scores_each
+from mltools.analysis.layer_scores import LayerScores
+from mltools.analysis.score_records import read_layer_scores_each
 from mltools.analysis.statistics import wilson
 from mltools.commands.score import Settings
 from mltools.errors import RowsError, UsageError
