@@ -792,3 +792,62 @@ def test_letters_that_no_font_has_are_said_once(
     fonts.append(f"{matplotlib.get_data_path()}/fonts/ttf/STIXGeneral.ttf")
     assert not notes("has.png")
     assert (tmp_path / "has.png").read_bytes() != (tmp_path / "lacks.png").read_bytes()
+
+
+def test_a_heat_map_of_margins_is_in_their_unit_on_one_scale(cli: Cli, file: File) -> None:
+    """Logits were written in percent, and all above 1 had one colour."""
+    rows = [{**row, "label_margin_drop": 6 * row["memorisation_error"] - 1} for row in SMALL]
+    more = [{**row, "dataset": "other", "label_margin_drop": 9.0} for row in SMALL]
+    asked = Asked(values=["label_margin_drop"])
+    one, other = (grid for grid in heatmap.panels(read_records([file(rows + more)]), asked) if isinstance(grid, Grid))
+    assert (one.unit, one.low, one.high) == (other.unit, other.low, other.high) == ("any", -1.0, 9.0)
+    assert "mean label margin drop:" in cli("plot", "heatmap", file(rows), "--value", "label_margin_drop").out
+    (grid,) = heatmap.panels(read_records([file(SMALL)]))
+    assert isinstance(grid, Grid) and (grid.unit, grid.low, grid.high) == ("share", 0.0, 1.0)
+    scaled = [{**row, "memorisation_error_scaled": 1.5 * row["memorisation_error"]} for row in SMALL]
+    (grid,) = heatmap.panels(read_records([file(scaled)]), Asked(values=["memorisation_error_scaled"]))
+    assert isinstance(grid, Grid) and (grid.unit, grid.high) == ("share", 1.5)
+
+
+def test_many_series_are_named_by_letters(cli: Cli, file: File) -> None:
+    """The 60th was a character that commands a terminal; the columns ran into one another."""
+    out = cli(
+        "plot", "events", file([event("crossing", 3, model=f"m{i}") for i in range(70)]), "--overlay", "model"
+    ).out
+    assert re.search(r"^BR m69$", out, re.MULTILINE) and all(c.isprintable() or c == "\n" for c in out)
+    assert re.search(r" Y,Z,AA,AB,", out.replace("W,X,", " ")) and " BR 3.00" in out
+
+
+@pytest.mark.parametrize("kind", ["probe", "events", "scatter"])
+def test_layers_of_models_of_other_depths_are_not_averaged(cli: Cli, file: File, kind: str) -> None:
+    """Layer 6 of 12 is no layer 6 of 6: mcog refuses such means too."""
+    shallow, deep = event("crossing", 3, model="s"), {**event("crossing", 9, model="d"), "layers": 12}
+    both = [*[shallow, deep], *[{**row, "event": "initiation"} for row in (shallow, deep)]]
+    rows = (
+        [*probes("noise", [0.5, 0.6], model="s"), *probes("noise", [0.5] * 4, model="d")] if kind == "probe" else both
+    )
+    values = ("--value", "crossing,initiation") if kind == "scatter" else ()
+    result = cli("plot", kind, file(rows), *values, "--by", "tool")
+    depths = "1 and 3" if kind == "probe" else "6 and 12"
+    assert result.code == 3 and f"layers of models with {depths} layers would be averaged" in result.err
+    assert cli("plot", kind, file(rows), *values, "--by", "model").code == 0
+
+
+def test_means_that_leave_undefined_numbers_out_say_so(cli: Cli, file: File) -> None:
+    rows = [event("crossing", layer, model=str(i)) for i, layer in enumerate((2, 4, None))]
+    result = cli("plot", "events", file(rows), "--by", "tool")
+    assert "A 3.00±1.41" in result.out
+    assert "note: crossing: 1 of 3 numbers are undefined, so that the mean is of the others\n" in result.err
+    assert "undefined" not in cli("plot", "events", file(rows)).err
+    curves = [*centroids([0.1, None], model="a"), *centroids([0.1, 0.2], model="b")]
+    assert "noisy rows, layer 2: 1 of 2 numbers" in cli("plot", "centroid", file(curves), "--by", "tool").err
+
+
+def test_groups_with_other_tags_of_one_value_are_told_apart(file: File) -> None:
+    rows = [{**row, "model": "x"} for row in SMALL] + [{**row, "variant": "x"} for row in SMALL]
+    (panel,) = maxima.panels(read_records([file(rows)]))
+    assert isinstance(panel, Points) and panel.categories is not None
+    assert [name.split()[-1] for name in panel.categories] == ["model=x", "variant=x"]
+    runs = [{**row, "seed": seed} for seed in (1, 2) for row in SMALL[seed - 1 :]]
+    with pytest.raises(RowsError, match="window 1 has 1 records in its group, window 2 has 2"):
+        maxima.panels(read_records([file(runs)]), Asked(by=["dataset"]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from mltools.drawing.grouped import carried_by, marked, title, validity
+from mltools.drawing.grouped import carried_by, check_depth, marked, tell_of_undefined, title, validity
 from mltools.drawing.panels import Line, Lines
 from mltools.errors import RowsError
 from mltools.io.groups import Cells, Group
@@ -32,24 +32,29 @@ def curves(
         mark: a value to draw a rule at.
 
     Raises:
-        RowsError: a point that comes again, and must not.
+        RowsError: a point that comes again, and must not; a mean over models of other depths.
     """
     cells: dict[str, Cells[tuple[int, int]]] = {}
+    averages: dict[tuple[str, int], list[float | None]] = {}
     every = [record for members, _ in curves.values() for record in members]
     for group, (members, points) in curves.items():
+        if averaged:
+            check_depth(members, " ".join(filter(None, [title(key), group])))
         shown = marked(group, carried_by(members)) if group else ""
         for record in members:
             layer = record.get("layer", int)
             for name, point in points(record):
+                line = " ".join(filter(None, (shown, name)))
+                averages.setdefault((line, layer), []).append(point and point[0])
                 if point is None:
                     continue
-                line = " ".join(filter(None, (shown, name)))
                 again = cells.setdefault(line, Cells()).enter([(layer, i) for i in range(3)], point, repeats=averaged)
                 if again is not None:
                     raise RowsError(
                         f"{record.place}: layer {layer} of {line} again in the same group; tag runs apart or average "
                         "--by"
                     )
+    tell_of_undefined((f"{line}, layer {layer}", found) for (line, layer), found in averages.items())
     numbers = sorted({record.values["layer"] for record in every})
     lines = []
     for name, found in cells.items():

@@ -7,6 +7,7 @@ from mltools.console import printable
 from mltools.drawing.grouped import (
     Asked,
     carried_by,
+    check_depth,
     deviation,
     grouped,
     marked,
@@ -14,6 +15,7 @@ from mltools.drawing.grouped import (
     overlaid,
     parts,
     row_name,
+    tell_of_undefined,
     validity,
     without,
 )
@@ -21,7 +23,7 @@ from mltools.drawing.panels import Marks, Panel
 from mltools.errors import RowsError
 from mltools.io.records import Record, Records
 
-Row = dict[str, list[float]]
+Row = dict[str, list[float | None]]
 
 
 def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
@@ -31,7 +33,7 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     With `overlay`, groups that differ only in it are series of one row, such as models.
 
     Raises:
-        RowsError: other records, or without `by` an event that comes twice.
+        RowsError: other records, without `by` an event that comes twice, or a mean over models of other depths.
         UsageError: a group without the column `overlay`.
     """
     kept = (block.where("assigned_label", lambda label: label is None) for block in parts(records))
@@ -44,6 +46,11 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
         series = overlaid(key, asked.overlay) if asked.overlay else ""
         _collect(members, rows.setdefault(name, {}), series, several=several, averaged=asked.by is not None)
         carried.setdefault(name, Carried()).join([carried_by(members)])
+    tell_of_undefined(
+        (" of ".join(filter(None, (series, name))), numbers)
+        for name, row in rows.items()
+        for series, numbers in row.items()
+    )
     series_names = list(dict.fromkeys(name for row in rows.values() for name in row))
     layers = [[mean(row.get(name)) for name in series_names] for row in rows.values()]
     lowest = min((layer for row in layers for layer in row if layer is not None), default=1)
@@ -62,13 +69,17 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
 
 
 def _collect(records: Sequence[Record], row: Row, series: str, *, several: bool, averaged: bool) -> None:
-    """Add the layers of some events to a row, by name; undefined ones only name the event."""
+    """Add the layers of some events to a row, by name; undefined ones are None."""
+    members: dict[str, list[Record]] = {}
     for record in records:
         event, layer = _event(record)
         name = " ".join(filter(None, (series, event if several or not series else "")))
         if name in row and not averaged:
             raise RowsError(f"{record.place}: {name} again in the same group; tag runs apart or average --by")
-        row.setdefault(name, []).extend([] if layer is None else [layer])
+        members.setdefault(name, []).append(record)
+        row.setdefault(name, []).append(layer)
+    for name, alike in members.items():
+        check_depth(alike, name)
 
 
 def _event(record: Record) -> tuple[str, float | None]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from mltools import console
 from mltools.analysis.carried import Carried
 from mltools.analysis.layer_scores import LayerScores
 from mltools.analysis.score_records import read_layer_scores, read_layer_scores_each
@@ -12,6 +13,8 @@ from mltools.console import printable
 from mltools.errors import RowsError, UsageError
 from mltools.io.groups import GROUPING, Group, Groups
 from mltools.io.records import Record, Records
+
+Numbers = Sequence[float | None]
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,11 @@ def row_name(key: Group) -> str:
 
 
 def short_names(keys: Sequence[Group]) -> list[str]:
-    """Name groups by what tells them apart: values alone."""
+    """Name groups by what tells them apart: values alone, where these are names enough."""
     same = set(keys[0]).intersection(*keys)
-    names = [" ".join(str(value) for item in key if item not in same for value in item[1:]) for key in keys]
-    return [printable(name or title(key)) for name, key in zip(names, keys, strict=True)]
+    values = [" ".join(str(item[1]) for item in key if item not in same) for key in keys]
+    names = [printable(name or title(key)) for name, key in zip(values, keys, strict=True)]
+    return names if len(set(names)) == len(set(keys)) else list(map(title, keys))
 
 
 def without(key: Group, *names: str | None) -> Group:
@@ -120,11 +124,46 @@ def grouped(
     return collected
 
 
-def mean(numbers: Sequence[float] | None) -> float | None:
-    """Average numbers; None of none."""
-    return fmean(numbers) if numbers else None
+def check_depth(records: Sequence[Record], what: str) -> None:
+    """See that layers which are averaged are of models with as many layers: layer 6 of 12 is no layer 6 of 6.
+
+    Raises:
+        RowsError: they are not; `what` names them.
+    """
+    found = {depth: record for record in records if (depth := record.values.get("layers")) is not None}
+    if len(found) > 1:
+        depths = " and ".join(map(str, sorted(found)))
+        raise RowsError(
+            f"{[*found.values()][-1].place}: layers of models with {depths} layers would be averaged ({what}); tell "
+            "them apart with --by"
+        )
 
 
-def deviation(numbers: Sequence[float] | None) -> float | None:
-    """Give the sample standard deviation; None of fewer than two."""
-    return stdev(numbers) if numbers and len(numbers) > 1 else None
+def mean(numbers: Numbers | None) -> float | None:
+    """Average numbers, undefined ones left out; None of none."""
+    known = _known(numbers)
+    return fmean(known) if known else None
+
+
+def deviation(numbers: Numbers | None) -> float | None:
+    """Give the sample standard deviation, undefined ones left out; None of fewer than two."""
+    known = _known(numbers)
+    return stdev(known) if len(known) > 1 else None
+
+
+def _known(numbers: Numbers | None) -> list[float]:
+    return [number for number in numbers or () if number is not None]
+
+
+def tell_of_undefined(averaged: Iterable[tuple[str, Numbers]]) -> None:
+    """Say that means leave undefined numbers out, as of events that some runs do not have.
+
+    Args:
+        averaged: the name and the numbers of each mean.
+    """
+    short = [(name, len(numbers) - len(_known(numbers)), len(numbers)) for name, numbers in averaged if _known(numbers)]
+    short = [entry for entry in short if entry[1]]
+    if short:
+        name, n, of = short[0]
+        more = f", and so in {len(short) - 1} more" if len(short) > 1 else ""
+        console.warn(f"{name}: {n} of {of} numbers are undefined, so that the mean is of the others{more}")

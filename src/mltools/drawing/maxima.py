@@ -26,7 +26,8 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     for name, group in zip(names, groups, strict=True):
         largest = group.max_single_layer
         if largest is None:
-            raise RowsError(f"{group.first.place}: not each layer has a window of its own in its group; run --width 1")
+            reason = group.lacking or "not each layer has a window of its own in its group; run --width 1"
+            raise RowsError(f"{group.first.place}: {reason}")
         series = marked(overlaid(group.key, asked.overlay), group.carried) if asked.overlay else ""
         dots.append(Dot(series, float(categories.index(name)), largest))
     value = asked.values[0] if asked.values else "memorisation error"

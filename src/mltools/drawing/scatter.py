@@ -10,7 +10,9 @@ from mltools.analysis.epochs import LastEpochs
 from mltools.console import printable
 from mltools.drawing.grouped import (
     Asked,
+    Numbers,
     carried_by,
+    check_depth,
     deviation,
     grouped,
     marked,
@@ -18,6 +20,7 @@ from mltools.drawing.grouped import (
     overlaid,
     parts,
     row_name,
+    tell_of_undefined,
     validity,
     without,
 )
@@ -33,12 +36,13 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     look alike.
 
     Raises:
-        RowsError: a record without the values, or without `by` a number that comes twice.
+        RowsError: a record without the values, without `by` a number that comes twice, or a mean of layers of models
+            of other depths.
         UsageError: other than two axes.
     """
     values = ["m_cog" if value == "mcog" else value for value in asked.values]
     by = None if asked.by is None else [*dict.fromkeys([*asked.by, *filter(None, [asked.overlay, asked.pivot])])]
-    found: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[str, list[float | None]]] = {}
     series: dict[str, str] = {}
     carried: dict[str, Carried] = {}
     for key, members in grouped(_read(records), by).items():
@@ -46,11 +50,19 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
         series.setdefault(name, overlaid(key, asked.overlay) if asked.overlay else name)
         carried.setdefault(name, Carried()).join([carried_by(members)])
         axes = found.setdefault(name, {})
+        layers: dict[str, list[Record]] = {}
         for record in members:
             for axis, number in _numbers(record, values, asked.pivot):
                 if axis in axes and asked.by is None:
                     raise RowsError(f"{record.place}: {axis} again for {name}; tag runs apart or average --by")
-                axes.setdefault(axis, []).extend([] if number is None else [number])
+                axes.setdefault(axis, []).append(number)
+                if record.values.get("event") is not None or "m_cog" in values:
+                    layers.setdefault(axis, []).append(record)
+        for axis, alike in layers.items():
+            check_depth(alike, " of ".join(filter(None, (axis, name))))
+    tell_of_undefined(
+        (" of ".join(filter(None, (axis, name))), own[axis]) for name, own in found.items() for axis in own
+    )
     x, y = _axes(found, values, asked.pivot)
     dots = [_dot(marked(series[name], carried[name]), own.get(x), own.get(y)) for name, own in found.items()]
     kept = [dot for dot in dots if dot is not None]
@@ -78,7 +90,7 @@ def _numbers(record: Record, values: list[str], pivot: str | None) -> Iterator[t
             yield str(record.get(pivot, (str, int, float, bool))) if pivot else value, number
 
 
-def _axes(found: dict[str, dict[str, list[float]]], values: list[str], pivot: str | None) -> tuple[str, str]:
+def _axes(found: dict[str, dict[str, list[float | None]]], values: list[str], pivot: str | None) -> tuple[str, str]:
     axes = list(dict.fromkeys(axis for own in found.values() for axis in own)) if pivot else values
     if len(axes) != 2 or (pivot and len(values) != 1):
         need = f"one --value, and two values of {pivot}" if pivot else "two values, e.g. --value crossing,initiation"
@@ -86,6 +98,6 @@ def _axes(found: dict[str, dict[str, list[float]]], values: list[str], pivot: st
     return axes[0], axes[1]
 
 
-def _dot(name: str, x: list[float] | None, y: list[float] | None) -> Dot | None:
+def _dot(name: str, x: Numbers | None, y: Numbers | None) -> Dot | None:
     along, up = mean(x), mean(y)
     return None if along is None or up is None else Dot(name, along, up, deviation(x), deviation(y))

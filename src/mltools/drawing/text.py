@@ -181,21 +181,35 @@ def _bar(share: float, blocks: str) -> str:
 
 def _marks(marks: Marks) -> str:
     """Show a letter for each series under the nearest layer, and the exact layers beside."""
-    letters = [chr(ord("A") + i) for i in range(len(marks.series))]
+    letters = list(map(_letters, range(len(marks.series))))
     side = max(map(len, marks.rows))
+    places = [_places(letters, values, marks.axis) for values in marks.layers]
+    width = max(4, *(len(cell) + 1 for cells in places for cell in cells))
     lines = [
         *filter(None, [heading(marks)]),
         f"{'':>{side}} layer",
-        f"{'':>{side}}" + "".join(f"{layer:>4}" for layer in marks.axis),
+        f"{'':>{side}}" + "".join(f"{layer:>{width}}" for layer in marks.axis),
     ]
-    for name, values, spread in zip(marks.rows, marks.layers, marks.spread, strict=True):
-        cells = {layer: "" for layer in marks.axis}
-        for letter, value in zip(letters, values, strict=True):
-            if value is not None:
-                cells[min(max(round(value), marks.axis[0]), marks.axis[-1])] += letter
+    for name, cells, values, spread in zip(marks.rows, places, marks.layers, marks.spread, strict=True):
         exact = "  ".join(map(_exact, letters, values, spread))
-        lines.append(f"{name:>{side}}" + "".join(f"{cell or '.':>4}" for cell in cells.values()) + f"  {exact}")
+        lines.append(f"{name:>{side}}" + "".join(f"{cell or '.':>{width}}" for cell in cells) + f"  {exact}")
     return "\n".join([*lines, *map("{} {}".format, letters, marks.series)]) + "\n"
+
+
+def _letters(index: int) -> str:
+    """Name a series: A to Z, then AA, AB, …."""
+    before, own = divmod(index, 26)
+    return (_letters(before - 1) if before else "") + chr(ord("A") + own)
+
+
+def _places(letters: Sequence[str], values: Sequence[float | None], axis: Sequence[int]) -> list[str]:
+    """Give what stands under each layer of the axis: the letters of the series that are nearest to it."""
+    cells: dict[int, list[str]] = {layer: [] for layer in axis}
+    for letter, value in zip(letters, values, strict=True):
+        if value is not None:
+            cells[min(max(round(value), axis[0]), axis[-1])].append(letter)
+    join = "" if len(letters) <= 26 else ","
+    return [join.join(cell) for cell in cells.values()]
 
 
 def _exact(letter: str, value: float | None, spread: float | None) -> str:
