@@ -61,7 +61,7 @@ from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
-from mltools.model.states import open_for_states, read_table, states
+from mltools.model.states import read_table, states
 from mltools.spec import bare
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,7 +231,7 @@ def time_swap(bench: Bench, repeats: int) -> Timing:
     noisy, clean = bench.stock(), bench.stock(bench.clean)
 
     def ours() -> SwapResult:
-        result = SwapResult.empty()
+        result = SwapResult()
         list(swap(base, donor, bench.examples, result=result))
         return result
 
@@ -269,8 +269,8 @@ def time_swap_ways(bench: Bench, repeats: int) -> list[Timing]:
             lambda: plain.swap(noisy, clean, bench.prefix, bench.tokenizer, bench.texts, bench.layers)
         )
         for way, options in ways.items():
-            result = results[way] = SwapResult.empty()
-            work = partial(swap, base, donor, bench.examples, (), bare(SwapSettings, **options), None, result)
+            result = results[way] = SwapResult()
+            work = partial(swap, base, donor, bench.examples, (), bare(SwapSettings, **options), result=result)
             mine, _ = seconds(lambda work=work: list(work()))  # type: ignore[misc]
             pairs[way].append((mine, theirs))
             drawn = draw_clean(bench.examples, options.get("clean_rows"))
@@ -386,7 +386,7 @@ def time_grads(bench: Bench, repeats: int) -> Timing:
 def write_states(bench: Bench, path: Path) -> None:
     source = Rows(bench.scratch / "noisy.jsonl", bench.columns)
     table = read_table(source)
-    checkpoint = open_for_states(str(bench.noisy), table, torch.device("cpu"))
+    checkpoint = open_checkpoint(str(bench.noisy), fresh_head=table.names)
     states(checkpoint, source, table, path)
 
 

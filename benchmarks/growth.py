@@ -32,7 +32,7 @@ from mltools.io.inputs import Rows
 from mltools.io.source import Source
 from mltools.io.states import open_states
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.states import open_for_states, read_table, states
+from mltools.model.states import read_table, states
 from mltools.spec import bare
 
 ROWS, LAYERS, CLASSES, LENGTH = 256, 6, 6, 16
@@ -66,7 +66,7 @@ class Case:
     def states(self) -> None:
         source = Rows(self.rows)
         table = read_table(source)
-        opened = open_for_states(self.models[0], table, torch.device("cpu"))
+        opened = open_checkpoint(self.models[0], fresh_head=table.names)
         states(opened, source, table, self.folder / "states.safetensors")
 
     def centroid(self) -> None:

@@ -352,11 +352,11 @@ def test_rows_replaced_while_they_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path: Path, form: str) -> None:
     import polars as pl
-    import torch
 
     from mltools.errors import RowsError
     from mltools.io.inputs import Rows
-    from mltools.model.states import open_for_states, read_table, states
+    from mltools.model.checkpoint_loading import open_checkpoint
+    from mltools.model.states import read_table, states
 
     rows = toy_rows(20)
     path, others = tmp_path / f"rows.{form}", [{**row, "text": "who"} for row in rows]
@@ -367,7 +367,7 @@ def test_rows_with_the_same_ids_replaced_between_two_passes(tiny: Tiny, tmp_path
     write(rows)
     source = Rows(path)
     table = read_table(source)
-    checkpoint = open_for_states(str(tiny("bert")), table, torch.device("cpu"))
+    checkpoint = open_checkpoint(str(tiny("bert")), fresh_head=table.names)
     write(others)
     with pytest.raises(RowsError, match="the rows changed while they were read"):
         states(checkpoint, source, table, tmp_path / "out.safetensors")

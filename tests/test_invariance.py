@@ -35,7 +35,7 @@ from mltools.layers import Window
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.classes import target_indices
 from mltools.model.inference import predict
-from mltools.model.states import Extraction, open_for_states, read_table, states
+from mltools.model.states import Extraction, read_table, states
 from mltools.spec import bare
 
 TOLERANCE = 1e-5
@@ -128,9 +128,9 @@ def by_id(ids: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def run_swap(noisy: str, clean: str, rows: Path, setting: Setting, _: Path) -> Result:
-    examples, result = read_examples(rows), SwapResult.empty()
+    examples, result = read_examples(rows), SwapResult()
     config = bare(SwapSettings, batch_size=setting.batch_size)
-    records = list(swap(open_checkpoint(noisy), open_checkpoint(clean), examples, (), config, None, result))
+    records = list(swap(open_checkpoint(noisy), open_checkpoint(clean), examples, (), config, result=result))
     assert min(result.margin.flat) > 1e-4, "a tie, which rounding decides"
     per_row: dict[str, NDArray[Any]] = {"predicted": result.predicted.T, "margin": result.margin.T}
     return numbers(records) | {key: by_id(examples.ids, values) for key, values in per_row.items()}
@@ -144,7 +144,7 @@ def run_grads(noisy: str, other: str, rows: Path, setting: Setting, _: Path) -> 
 def run_states(noisy: str, _: str, rows: Path, setting: Setting, folder: Path) -> Result:
     source, out = Rows(rows), folder / "states.safetensors"
     table = read_table(source)
-    checkpoint = open_for_states(noisy, table, torch.device("cpu"))
+    checkpoint = open_checkpoint(noisy, fresh_head=table.names)
     states(checkpoint, source, table, out, Extraction(batch_size=setting.batch_size))
     found = load_file(out)
     columns = ("hidden_states", "label", "original_label", "noisy")

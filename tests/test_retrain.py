@@ -121,16 +121,16 @@ def test_seed_decides(tiny: Tiny, noisy_rows: Path) -> None:
     """The same seed gives the same to the bit, dropout included; another seed draws other rows."""
     losses: list[list[float]] = []
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[Any], total: int, unit: str, title: str, left: int) -> Iterator[Any]:
         losses.append([])
         for step in steps:
             losses[-1].append(step[1])
             yield step
-        assert len(losses[-1]) == total and (title, left) == ("window 2 (1/1)", 1)
+        assert len(losses[-1]) == total and (unit, title, left) == ("steps", "window 2 (1/1)", 1)
 
     for seed in (1, 1, 2):
         config = bare(RetrainSettings, epochs=1, learning_rate=3e-3, seed=seed)
-        run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [Window((2,))], config, watch=watch)
+        run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [Window((2,))], config, progress=watch)
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -159,13 +159,13 @@ def test_b14_nothing_else_moves(changes: dict[str, Any], tiny: Tiny, noisy_rows:
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     before, moved = state(base), set[str]()
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[Any], *_: object) -> Iterator[Any]:
         start = state(base)
         yield from steps
         moved.update(name for name, tensor in base.model.state_dict().items() if not torch.equal(tensor, start[name]))
 
     config = settle("retrain", "paper", epochs=1, learning_rate=1e-3, **changes)
-    (record,) = retrain(base, fresh, read_examples(noisy_rows), [Window((2, 4))], config, watch=watch)
+    (record,) = retrain(base, fresh, read_examples(noisy_rows), [Window((2, 4))], config, progress=watch)
     window = {name for name, part in base.parts.items() if part in (2, 4)}
     if config.part == "mlp":
         window = {name for name in window if "dense" in name and "attention" not in name}
@@ -180,13 +180,13 @@ def test_a_frozen_tensor_that_moves_is_noticed(tiny: Tiny, noisy_rows: Path) -> 
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     frozen = next(base.stack.modules[0].parameters())
 
-    def meddle(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
+    def meddle(steps: Iterator[Any], *_: object) -> Iterator[Any]:
         yield from steps
         with torch.no_grad():
             frozen.view(-1)[0] += 1e-6
 
     with pytest.raises(AssertionError, match=r"frozen tensors moved: \['bert\.encoder\.layer\.0\."):
-        list(retrain(base, fresh, read_examples(noisy_rows), [Window((2,))], SHORT, watch=meddle))
+        list(retrain(base, fresh, read_examples(noisy_rows), [Window((2,))], SHORT, progress=meddle))
 
 
 def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
@@ -200,17 +200,12 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
         seen: dict[str, bool] = {}
 
         def look(
-            steps: Iterator[tuple[int, float]],
-            total: int,
-            title: str,
-            left: int,
-            base: Checkpoint = base,
-            seen: dict[str, bool] = seen,
-        ) -> Iterator[tuple[int, float]]:
+            steps: Iterator[Any], *_: object, base: Checkpoint = base, seen: dict[str, bool] = seen
+        ) -> Iterator[Any]:
             seen.update({n: m.training for n, m in base.model.named_modules() if isinstance(m, torch.nn.Dropout)})
             yield from steps
 
-        list(retrain(base, fresh, read_examples(noisy_rows), [Window((3,))], config, watch=look))
+        list(retrain(base, fresh, read_examples(noisy_rows), [Window((3,))], config, progress=look))
         on = {name for name, training in seen.items() if training}
         trained = {name for name in seen if name.startswith("bert.encoder.layer.2.")}
         expected = (
@@ -225,12 +220,12 @@ def test_dropout_only_in_what_is_trained(tiny: Tiny, noisy_rows: Path) -> None:
 def recorded_losses(folder: Path, other: Path, rows: Path, config: RetrainSettings, window: Window) -> list[float]:
     losses: list[float] = []
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, title: str, left: int) -> Iterator[tuple[int, float]]:
+    def watch(steps: Iterator[Any], total: int, unit: str, title: str, left: int) -> Iterator[Any]:
         for step in steps:
             losses.append(step[1])
             yield step
 
-    run(folder, other, rows, [window], config, watch=watch)
+    run(folder, other, rows, [window], config, progress=watch)
     return losses
 
 

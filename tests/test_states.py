@@ -21,7 +21,7 @@ from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import RowTable, States, StatesWriter, open_states
 from mltools.model.checkpoint_loading import open_checkpoint
-from mltools.model.states import Extraction, open_for_states, read_table, states
+from mltools.model.states import Extraction, read_table, states
 
 Tiny = Callable[..., Path]
 BERT = CONFORMANCE / "bert-questions"
@@ -31,7 +31,7 @@ def extract(checkpoint: Path, rows: Path, out: Path, **settings: Any) -> dict[st
     """Write a states file and give its tensors."""
     source = Rows(rows)
     table = read_table(source)
-    opened = open_for_states(str(checkpoint), table, torch.device("cpu"))
+    opened = open_checkpoint(str(checkpoint), fresh_head=table.names)
     states(opened, source, table, out, Extraction(**settings))
     return load_file(out)
 
@@ -186,7 +186,7 @@ def test_position_where_the_head_reads_all(cli: Cli, noisy_rows: Path, tiny: Tin
 
 def test_rows_that_change_are_noticed(tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     table = read_table(Rows(noisy_rows))
-    checkpoint = open_for_states(str(tiny()), table, torch.device("cpu"))
+    checkpoint = open_checkpoint(str(tiny()), fresh_head=table.names)
     for name, rows in (("shorter", toy_rows()[:-1]), ("longer", toy_rows(49)), ("other", toy_rows()[::-1])):
         changed = Rows(write_jsonl(tmp_path / name, rows))
         with pytest.raises(RowsError, match="changed while they were read"):

@@ -65,7 +65,7 @@ def test_conformance_logits(case: str, checkpoint: str) -> None:
 def test_applications_are_the_least(layers: int, tiny: Tiny, noisy_rows: Path) -> None:
     """DESIGN §6: L(L+1)(L+2)/6 + L layer applications a row for all windows, and L for CLEAN whole."""
     base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=layers))) for seed in (1, 2))
-    result = SwapResult.empty()
+    result = SwapResult()
     records = list(swap(base, donor, read_examples(noisy_rows), result=result))
     assert len(records) == layers * (layers + 1) // 2
     assert result.applications == 48 * (layers * (layers + 1) * (layers + 2) // 6 + 2 * layers)
@@ -78,9 +78,9 @@ def test_k10_records_come_as_the_walk_proceeds(
     """A pass a first layer, at no cost where recorded passes are kept; else few, which add a tenth at most."""
     monkeypatch.setattr("mltools.model.passes.MOST_KEPT", room)
     base, donor = (open_checkpoint(str(tiny("bert", seed, num_hidden_layers=7))) for seed in (1, 2))
-    rows, result, seen, when = read_examples(noisy_rows), SwapResult.empty(), [0], list[int]()
+    rows, result, seen, when = read_examples(noisy_rows), SwapResult(), [0], list[int]()
 
-    def progress(items: Iterator[int], total: int) -> Iterator[int]:
+    def progress(items: Iterator[Any], total: int, *_: object) -> Iterator[Any]:
         for item in items:
             seen[0] += 1
             yield item
@@ -116,7 +116,7 @@ def test_reverted_is_of_noisy_rows_and_scaled_of_the_full_window(tmp_path: Path,
 
 def test_single_window_costs_no_more_than_it_needs(tiny: Tiny, noisy_rows: Path) -> None:
     base, donor = open_checkpoint(str(tiny("bert", 1))), open_checkpoint(str(tiny("bert", 2)))
-    result = SwapResult.empty()
+    result = SwapResult()
     list(swap(base, donor, read_examples(noisy_rows), [Window((2, 3))], result=result))
     assert result.applications == 48 * (4 + 3 + 4 + 4)  # NOISY, the window, the full window, CLEAN
 
@@ -127,7 +127,7 @@ def test_swapping_a_model_with_itself_changes_nothing(cli: Cli, tiny: Tiny, nois
 
 
 def test_the_margin_is_the_gap_of_the_two_best_logits(tiny: Tiny, noisy_rows: Path) -> None:
-    model, rows, result = open_checkpoint(str(tiny("bert", 1))), read_examples(noisy_rows), SwapResult.empty()
+    model, rows, result = open_checkpoint(str(tiny("bert", 1))), read_examples(noisy_rows), SwapResult()
     list(swap(model, model, rows, [Window((2,))], result=result))
     logits = predict(model.runner, model.encode(rows, 64), np.arange(len(rows)), None)
     second, best = np.sort(logits, axis=1)[:, -2:].T
@@ -366,7 +366,7 @@ def test_offload_notices_a_file_that_changes(tiny: Tiny, noisy_rows: Path, tmp_p
     noisy, clean = (open_checkpoint(str(path), offload=True) for path in (folder, tiny("bert", 2)))
     weights = folder / "model.safetensors"
 
-    def meddle(rows: Iterator[int], total: int) -> Iterator[int]:
+    def meddle(rows: Iterator[Any], *_: object) -> Iterator[Any]:
         with weights.open("r+b") as stream:
             stream.seek(weights.stat().st_size - 100)
             stream.write(bytes(100))

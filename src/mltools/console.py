@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -68,7 +68,7 @@ def warn(message: str) -> None:
 
 
 def log(message: str, level: int = 0) -> None:
-    """Print one line of information, json_preview from verbosity `level` on."""
+    """Print one line of information, shown from verbosity `level` on."""
     if _state["verbosity"] >= level:
         _line(message)
 
@@ -105,6 +105,24 @@ def terminal(stream: object = None) -> bool:
 def use_color(stream: object = None) -> bool:
     """Say whether colour may be used on the stream (stderr by default): a terminal, no NO_COLOR, no --no-color."""
     return bool(_state["color"]) and terminal(stream) and not os.environ.get("NO_COLOR")
+
+
+class Track(Protocol):
+    """Passes a piece's items on while showing progress.
+
+    It is told how many they are, what an item is, what the piece is, and how many such pieces are left, with this one.
+    """
+
+    def __call__(
+        self, items: Iterator[T], total: int, unit: str = "rows", label: str | None = None, pieces: int = 1, /
+    ) -> Iterator[T]:
+        """Give the items."""
+        ...
+
+
+def untracked(items: Iterator[T], *_: object) -> Iterator[T]:
+    """Pass items on and show nothing."""
+    return items
 
 
 Tell = Callable[[int, int, float], None]

@@ -315,6 +315,15 @@ class Twins:
 
 
 @dataclass(frozen=True)
+class PairOptions:
+    """How two checkpoints and rows are read and judged, where margins are explained."""
+
+    validity: ValidityOptions = ValidityOptions()
+    donor_is: DonorIs = "clean"
+    reading: ReadingOptions = ReadingOptions()
+
+
+@dataclass(frozen=True)
 class ShareOptions:
     """How much of the work is done now."""
 

@@ -20,7 +20,7 @@ from mltools.io.examples import Examples, read_examples
 from mltools.io.inputs import Rows
 from mltools.io.outputs import Output
 from mltools.io.partial import partial_path
-from mltools.io.provenance import Provenance
+from mltools.io.provenance import KEY, Provenance
 from mltools.io.records import Record, Records, read_records
 from mltools.io.source import STDIN, Source
 from mltools.processes import ALONE, Team
@@ -28,6 +28,7 @@ from mltools.shards import in_shard, item_digest
 from mltools.spec import CommandSpec, Field, Flag, flatten, plain_settings, value_at
 
 if TYPE_CHECKING:
+    import polars as pl
     import torch
 
     from mltools.io.states import States
@@ -190,12 +191,9 @@ class Run:
             table = read_table(again)
             self.used("rows", again)
             opened = self.model(checkpoint, "checkpoint").open(fresh_head=table.names)
-            states(opened, again, table, path, extraction, self.provenance, self._track_states, self.team)
+            states(opened, again, table, path, extraction, self.provenance, self.track, self.team)
         self.report(rows=len(table), layers=opened.n_layers, width=opened.width, dtype=extraction.dtype)
         return opened
-
-    def _track_states(self, rows: Iterator[int], total: int) -> Iterator[int]:
-        return self.track(rows, total, label="states")
 
     def model(self, role: str, as_role: str = "") -> "Model":
         """Give a checkpoint that is not opened yet, but whose digest is known, noted as `as_role`."""
@@ -371,6 +369,11 @@ class Run:
         """Give a path to write an output file to, which takes its name when the context ends without an error."""
         with atomic_file(self.get(role), replace=self.force) as path:
             yield path
+
+    def write_frame(self, role: str, frame: "pl.DataFrame") -> None:
+        """Write a polars frame as the Parquet file that an option names."""
+        with self.output(role) as path:
+            frame.write_parquet(path, metadata={KEY: self.made_by(role).as_json()})
 
     def outputs(self) -> dict[str, Output]:
         """Give the outputs that were asked for, by their setting; stdout left out."""

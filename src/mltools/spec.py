@@ -256,24 +256,24 @@ def _default(each: "dataclasses.Field[Any]") -> Any:
     return each.default
 
 
-def rebuild(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
+def rebuild(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """Build settings from values by the fields' own names; what is not among them keeps its default.
 
     Raises:
         TypeError: a name that is no field, or a required one is missing.
         UsageError: a value that its field cannot have.
     """
-    known = {each.name: each for each in flatten(kind, defaults)}
+    known = {each.name: each for each in flatten(kind)}
     unknown = values.keys() - known.keys()
     if unknown:
         raise TypeError(f"no setting {', '.join(sorted(unknown))}")
     for each in known.values():
         if each.required and each.name not in values and isinstance(each.mark, Flag):
             raise UsageError(f"{each.mark.names[0]} {each.mark.metavar} is missing: {each.mark.help}")
-    return _build(kind, {name: known[name].read(value) for name, value in values.items()}, defaults)
+    return _build(kind, {name: known[name].read(value) for name, value in values.items()})
 
 
-def _build(kind: type[Any], values: Mapping[str, Any], defaults: Any) -> Any:
+def _build(kind: type[Any], values: Mapping[str, Any], defaults: Any = None) -> Any:
     hints = _hints(kind)  # type: ignore[arg-type]
     made: dict[str, Any] = {}
     for each in dataclasses.fields(kind):
@@ -297,7 +297,7 @@ def bare(kind: type[S], **values: Any) -> S:
     known = {each.name: each for each in flatten(kind)}
     operands = {name: "" for name, each in known.items() if each.required}
     read = {name: known[name].read(value) for name, value in values.items()}
-    return _build(kind, {**operands, **read}, None)  # type: ignore[no-any-return]
+    return _build(kind, {**operands, **read})  # type: ignore[no-any-return]
 
 
 def plain_settings(settings: Any, *, neutral: bool = True) -> dict[str, Any]:

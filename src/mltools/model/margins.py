@@ -19,6 +19,7 @@ from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.checks import check_mixture, self_check
 from mltools.model.inference import predict, predictions
+from mltools.model.opened import Model
 from mltools.model.validity import (
     MARGIN_DIGITS,
     Indices,
@@ -30,6 +31,7 @@ from mltools.model.validity import (
     with_twins,
 )
 from mltools.model.window_tree import window_logits
+from mltools.options import PairOptions
 
 
 @dataclass(frozen=True)
@@ -66,40 +68,41 @@ class MarginPair:
         }
 
 
-def pair_margins(
-    noisy: Checkpoint, donor: Checkpoint, examples: Examples, *, max_length: int, least: float, twin: bool, strict: bool
-) -> MarginPair:
-    """Check two checkpoints and rows, and judge the experiment: 2 L layer applications a row, L where not `twin`.
+def open_pair(noisy: Model, clean: Model, options: PairOptions) -> tuple[Checkpoint, Checkpoint]:
+    """Open NOISY and the donor, which needs no head where it is not judged."""
+    opened = noisy.open()
+    return opened, clean.open(fresh_head=None if options.donor_is == "clean" else opened.labels)
+
+
+def pair_margins(noisy: Checkpoint, donor: Checkpoint, examples: Examples, options: PairOptions) -> MarginPair:
+    """Check two checkpoints and rows, and judge the experiment: 2 L layer applications a row, L of a donor not judged.
 
     Args:
         noisy: θ_M2.
         donor: θ_O, or whatever else gives the blocks.
         examples: the training rows, with noisy ones among them.
-        max_length: longest row in tokens.
-        least: accuracy on noisy rows from which NOISY counts as having memorised them.
-        twin: whether the donor is meant to be NOISY's twin; else it is not judged.
-        strict: stop at an experiment that did not take place.
+        options: how rows are read, and what the checkpoints must show.
 
     Raises:
         CheckpointError: the checkpoints do not fit, or windows of this architecture cannot be measured.
         RowsError: no noisy rows, one without an original label, or a label that is no class.
-        InvalidError: with `strict`.
+        InvalidError: with `--strict`, an experiment that did not take place.
     """
     check_same(noisy, donor)
     examples.require_noisy()
     labels = read_labels(noisy, examples)
     if labels.original is None:
         raise RowsError(f"{examples.source.name}: margins need the original_label of every noisy row")
-    encoded = prepare(noisy, donor, examples, max_length)
+    encoded = prepare(noisy, donor, examples, options.reading.max_length)
     counts = {"n_cut": encoded.n_cut, "n_unlabelled": examples.n_unlabelled}
-    own = _predicted(noisy, encoded)
-    if twin:
+    own, least = _predicted(noisy, encoded), options.validity.min_noisy_accuracy
+    if options.donor_is == "clean":
         names = (noisy.name, donor.name)
         found = judge_pair(own, _predicted(donor, encoded), labels, least, names, twin=True, **counts)
         validity = with_twins(found, noisy, donor)
     else:
         validity = PairValidity(**vars(judge(own, labels, least, noisy.name, **counts)))
-    validity.tell(strict=strict)
+    validity.tell(strict=options.validity.strict)
     return MarginPair(noisy, donor, encoded, labels, np.flatnonzero(labels.noisy), validity)
 
 

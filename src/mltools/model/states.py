@@ -5,7 +5,7 @@ texts nor states of all rows are ever in memory.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mltools.console import Track, untracked
 from mltools.errors import CheckpointError, RowsError
 from mltools.io.columns import Label, RowId
 from mltools.io.examples import Examples, iter_examples
@@ -22,7 +23,6 @@ from mltools.io.provenance import Provenance
 from mltools.io.states import RowTable, StatesWriter
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checks import check_pooled_states, self_check
 from mltools.model.classes import target_indices
 from mltools.model.cost import Shape, WorkItem
@@ -30,7 +30,6 @@ from mltools.model.pooled import Pooling
 from mltools.processes import ALONE, Team
 
 PART_ROWS = 4096
-Progress = Callable[[Iterator[int], int], Iterator[int]]
 
 
 @dataclass(frozen=True)
@@ -77,17 +76,6 @@ def _classes(labels: Sequence[Label], names: Sequence[str] | None) -> tuple[dict
     return {label: index for index, label in enumerate(labels)}, [str(label) for label in labels]
 
 
-def open_for_states(
-    name: str, rows: RowTable, device: torch.device, blocks: str | None = None, offload: bool = False
-) -> Checkpoint:
-    """Open a checkpoint whose states are wanted; it needs no head, so θ_P will do.
-
-    Raises:
-        CheckpointError: as `open_checkpoint`.
-    """
-    return open_checkpoint(name, device=device, fresh_head=rows.names, blocks=blocks, offload=offload)
-
-
 def states(
     checkpoint: Checkpoint,
     source: Rows,
@@ -95,7 +83,7 @@ def states(
     out: Path,
     extraction: Extraction = Extraction(),
     provenance: Provenance | None = None,
-    progress: Progress | None = None,
+    progress: Track = untracked,
     team: Team = ALONE,
 ) -> None:
     """Write the states of all rows to a safetensors file (see `io.states`).
@@ -130,8 +118,8 @@ def states(
         checkpoint.unchanged(),
     ):
         predicted = _Predicted(checkpoint)
-        done = _write(checkpoint, source, rows, writer, extraction, position, predicted, team)
-        for _ in progress(done, len(rows)) if progress else done:
+        done = _Pass(checkpoint, writer, extraction, position, predicted, team).write(source, rows)
+        for _ in progress(done, len(rows), "rows", "states"):
             pass
         writer.write_baseline(predicted.accuracies(rows))
 
@@ -142,54 +130,47 @@ def plan(shape: Shape) -> WorkItem:
     return WorkItem(rows=rows, applications=rows * shape.n_layers)
 
 
-def _write(
-    checkpoint: Checkpoint,
-    source: Rows,
-    rows: RowTable,
-    writer: StatesWriter,
-    extraction: Extraction,
-    position: Pooling,
-    predicted: "_Predicted",
-    team: Team,
-) -> Iterator[int]:
-    start, before = 0, source.digest
-    for part in iter_examples(source, PART_ROWS, again=True):
-        if part.ids != rows.ids[start : start + len(part)]:
+@dataclass(frozen=True)
+class _Pass:
+    """The pass over all rows: by which model, to which file, which states."""
+
+    checkpoint: Checkpoint
+    writer: StatesWriter
+    extraction: Extraction
+    position: Pooling
+    predicted: "_Predicted"
+    team: Team
+
+    def write(self, source: Rows, rows: RowTable) -> Iterator[int]:
+        """Write the states of all rows; yields each row once it is done."""
+        start, before = 0, source.digest
+        for part in iter_examples(source, PART_ROWS, again=True):
+            if part.ids != rows.ids[start : start + len(part)]:
+                raise RowsError(f"{source.name}: the rows changed while they were read")
+            yield from (start + int(row) for row in self._write_part(part, start))
+            start += len(part)
+        if start != len(rows) or source.digest != before:
             raise RowsError(f"{source.name}: the rows changed while they were read")
-        done = _write_part(checkpoint, part, start, writer, extraction, position, predicted, team)
-        yield from (start + int(row) for row in done)
-        start += len(part)
-    if start != len(rows) or source.digest != before:
-        raise RowsError(f"{source.name}: the rows changed while they were read")
 
+    @torch.inference_mode()
+    def _write_part(self, part: Examples, start: int) -> Iterator[int]:
+        checkpoint, runner, raw_last = self.checkpoint, self.checkpoint.runner, self.extraction.raw_last
+        encoded = checkpoint.encode(part, self.extraction.max_length)
+        if start == 0:
+            self_check(runner, encoded)
+            check_pooled_states(checkpoint, encoded, self.position, raw_last=raw_last)
+        batches = encoded.batches(np.arange(len(encoded)), self.extraction.batch_size, runner.device)
 
-@torch.inference_mode()
-def _write_part(
-    checkpoint: Checkpoint,
-    part: Examples,
-    start: int,
-    writer: StatesWriter,
-    extraction: Extraction,
-    position: Pooling,
-    predicted: "_Predicted",
-    team: Team,
-) -> Iterator[int]:
-    runner = checkpoint.runner
-    encoded = checkpoint.encode(part, extraction.max_length)
-    if start == 0:
-        self_check(runner, encoded)
-        check_pooled_states(checkpoint, encoded, position, raw_last=extraction.raw_last)
-    batches = encoded.batches(np.arange(len(encoded)), extraction.batch_size, runner.device)
+        def taken(batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+            with _logits(checkpoint) as logits:
+                values = runner.pooled_states(batch, self.position, raw_last=raw_last)
+            return values.float().cpu().numpy(), logits[0].argmax(dim=1).cpu().numpy()
 
-    def taken(batch: Batch) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        with _logits(checkpoint) as logits:
-            values = runner.pooled_states(batch, position, raw_last=extraction.raw_last)
-        return values.float().cpu().numpy(), logits[0].argmax(dim=1).cpu().numpy()
-
-    for batch, (values, guesses) in team.dealt((part for whole in batches for part in runner.parts(whole)), taken):
-        predicted.count(part, batch.rows, guesses)
-        writer.write(start + batch.rows, values)
-        yield from batch.rows
+        parts = (part for whole in batches for part in runner.parts(whole))
+        for batch, (values, guesses) in self.team.dealt(parts, taken):
+            self.predicted.count(part, batch.rows, guesses)
+            self.writer.write(start + batch.rows, values)
+            yield from batch.rows
 
 
 @contextlib.contextmanager

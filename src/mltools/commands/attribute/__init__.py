@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 from mltools.options import (
     BatchSize,
     DeviceOptions,
-    DonorIs,
     DryRun,
     OutputOptions,
-    ReadingOptions,
+    PairOptions,
     RowsOperand,
     Twins,
-    ValidityOptions,
     per_row_flag,
 )
 from mltools.ranges import Range, whole
@@ -43,9 +41,7 @@ class Settings:
     by: Annotated[Literal["layer", "tensor"], Flag("--by", metavar="WHAT", help="A record a layer, or a tensor.")] = (
         "layer"
     )
-    validity: ValidityOptions = ValidityOptions()
-    donor_is: DonorIs = "clean"
-    reading: ReadingOptions = ReadingOptions()
+    judging: PairOptions = PairOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     dry_run: DryRun = False

@@ -4,8 +4,9 @@ The integral is taken by Gauss-Legendre nodes. Each row's parts sum to m(NOISY) 
 the error of the integration, which is measured, and lowered by more nodes for the rows where it is large.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,21 +14,23 @@ from numpy.typing import NDArray
 
 from mltools.commands.attribute import Settings
 from mltools.commands.attribute.parts import BlockPath, can_be_by_row, parts_by_row, parts_of_row
+from mltools.console import Track, untracked
 from mltools.errors import TrainingError
-from mltools.io.columns import table_ids
+from mltools.io.columns import RowId, table_ids
 from mltools.io.kinds import AttributionRecord
-from mltools.io.provenance import KEY
 from mltools.model.checks import check_batches
 from mltools.model.cost import WorkItem
-from mltools.model.margins import MarginPair, pair_margins
+from mltools.model.margins import MarginPair, open_pair, pair_margins
 from mltools.run import Run
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MOST_NODES = 512
 CPU_TOKENS = 512
 ACCELERATOR_TOKENS = 8192
 
 Floats = NDArray[np.float64]
-Progress = Callable[[Iterator[int], int], Iterator[int]]
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Attribution:
         return np.stack([self.parts[:, layers == layer].sum(axis=1) for layer in sorted(set(self.layers))], axis=1)
 
 
-def attribute(pair: MarginPair, settings: Settings, progress: Progress | None = None) -> Attribution:
+def attribute(pair: MarginPair, settings: Settings, progress: Track = untracked) -> Attribution:
     """Integrate along the path from the donor's blocks to NOISY's; NOISY is afterwards as it was.
 
     Args:
@@ -107,7 +110,7 @@ def _integrate(
     chosen: NDArray[np.int64],
     nodes: int,
     batch_size: int | None,
-    progress: Progress | None,
+    progress: Track,
 ) -> Floats:
     """Integrate over some of the noisy rows with so many nodes: (rows, tensors)."""
     places, weights = np.polynomial.legendre.leggauss(nodes)
@@ -125,7 +128,7 @@ def _integrate(
                 total[batch.rows] += float(weight) * parts.detach().double().cpu().numpy()
                 yield from (int(row) for row in batch.rows)
 
-    for _ in progress(walk(), nodes * len(rows)) if progress is not None else walk():
+    for _ in progress(walk(), nodes * len(rows)):
         pass
     return total[rows]
 
@@ -159,12 +162,11 @@ def _columns(pair: MarginPair, found: Attribution, settings: Settings) -> Iterat
         yield layer, name.removeprefix(place).partition(".")[2], parts
 
 
-def write_per_row(run: Run, pair: MarginPair, found: Attribution) -> None:
-    """Write a Parquet row for each noisy row and layer, or tensor."""
+def per_row(pair: MarginPair, ids: Sequence[RowId], found: Attribution, settings: Settings) -> "pl.DataFrame":
+    """Give a row for each noisy row and layer, or tensor; `ids` are those of all rows."""
     import polars as pl
 
-    settings: Settings = run.settings
-    ids = np.array(table_ids(run.rows.ids), dtype=object)[pair.rows].tolist()
+    own = np.array(table_ids(ids), dtype=object)[pair.rows].tolist()
     of_row = {
         "label_margin": found.margin,
         "label_margin_drop": found.drop,
@@ -172,20 +174,19 @@ def write_per_row(run: Run, pair: MarginPair, found: Attribution) -> None:
         "nodes": found.nodes,
     }
     frames = [
-        pl.DataFrame({"id": ids, "layer": layer, "tensor": tensor, "contribution": parts, **of_row}).with_columns(
+        pl.DataFrame({"id": own, "layer": layer, "tensor": tensor, "contribution": parts, **of_row}).with_columns(
             pl.col("tensor").cast(pl.String)
         )
         for layer, tensor, parts in _columns(pair, found, settings)
     ]
-    with run.output("per_row") as path:
-        pl.concat(frames).write_parquet(path, metadata={KEY: run.made_by("per_row").as_json()})
+    return pl.concat(frames)
 
 
 def items(run: Run) -> list[WorkItem]:
     """Count the work, which is one item: all rows by both checkpoints, and the path, no row refined."""
     settings: Settings = run.settings
     n_layers, noisy = run.shape.n_layers, sum(run.rows.noisy)
-    models = 2 if settings.donor_is == "clean" else 1
+    models = 2 if settings.judging.donor_is == "clean" else 1
     path = settings.nodes * noisy * n_layers
     whole = (models * len(run.rows) + 2 * noisy) * n_layers
     return [WorkItem(rows=len(run.rows), applications=whole + 2 * path, backward=path, models=4)]
@@ -194,18 +195,10 @@ def items(run: Run) -> list[WorkItem]:
 def run(run: Run) -> Iterator[AttributionRecord]:
     """Attribute the noisy rows' margins to layers."""
     settings: Settings = run.settings
-    noisy, twin = run.model("noisy").open(), settings.donor_is == "clean"
-    pair = pair_margins(
-        noisy,
-        run.model("clean").open(fresh_head=None if twin else noisy.labels),
-        run.rows,
-        max_length=settings.reading.max_length,
-        least=settings.validity.min_noisy_accuracy,
-        twin=twin,
-        strict=settings.validity.strict,
-    )
+    noisy, donor = open_pair(run.model("noisy"), run.model("clean"), settings.judging)
+    pair = pair_margins(noisy, donor, run.rows, settings.judging)
     found = attribute(pair, settings, run.track)
     yield from records(pair, found, settings)
     if settings.per_row is not None:
-        write_per_row(run, pair, found)
+        run.write_frame("per_row", per_row(pair, run.rows.ids, found, settings))
     run.report(rows=len(pair.rows), layers=noisy.n_layers, applications=noisy.runner.applications)

@@ -5,9 +5,8 @@ t(x) = (x − μ_a)·(μ_b − μ_a) / ‖μ_b − μ_a‖²: 0 at the centroid 
 label a and had b show how far they have moved. One matrix product a layer gives t of all rows for all pairs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +24,27 @@ from mltools.commands.centroid.projections import (
     pair_counts,
     project_layer,
 )
+from mltools.console import Track, untracked
 from mltools.errors import RowsError
 from mltools.io.columns import table_ids
 from mltools.io.examples import NO_NOISY
 from mltools.io.kinds import CentroidRecord, EventRecord
-from mltools.io.provenance import KEY, Provenance
 from mltools.io.states import RowTable, States
 from mltools.run import Run
 from mltools.spec import bare
 
+if TYPE_CHECKING:
+    import polars as pl
+
 DEFAULTS = bare(Settings)
 
-Progress = Callable[[Iterator["Layer"], int], Iterator["Layer"]]
 
 LOW, HIGH = STATISTICS.index("p12_5"), STATISTICS.index("p87_5")
 MIDDLE = 0.5
 
 
 def centroid(
-    states: States, progress: Progress | None = None, projections: Projections | None = None
+    states: States, progress: Track = untracked, projections: Projections | None = None
 ) -> Iterator[CentroidRecord]:
     """Yield, layer by layer, a record for each ordered pair of classes, then one for all pairs together.
 
@@ -95,7 +96,7 @@ def centroid(
 def events(
     states: States,
     settings: Settings = DEFAULTS,
-    progress: Progress | None = None,
+    progress: Track = untracked,
     projections: Projections | None = None,
 ) -> Iterator[EventRecord]:
     """Yield the crossing and the initiation of each ordered pair of classes, then of all pairs together.
@@ -211,27 +212,23 @@ def _check(states: States) -> None:
         )
 
 
-def _track(states: States, progress: Progress | None, projections: Projections | None) -> Iterator[Layer]:
+def _track(states: States, progress: Track, projections: Projections | None) -> Iterator[Layer]:
     _check(states)
     layers = (project_layer(states, number, projections) for number in range(1, states.layers + 1))
-    return progress(layers, states.layers) if progress else layers
+    return progress(layers, states.layers, "layers")
 
 
-def write_per_row(
-    path: Path, projections: Projections, rows: RowTable, provenance: Provenance, *, replace: bool = False
-) -> None:
-    """Write every projection to Parquet: a row for each (row, layer), and for each other class where it is clean.
+def per_row(projections: Projections, rows: RowTable) -> "pl.DataFrame":
+    """Give every projection: a row for each (row, layer), and for each other class where it is clean.
 
     Columns: id, layer, label, other_label (a noisy row's original label), noisy, projection.
     """
     import polars as pl
 
-    from mltools.io.atomic import atomic_file
-
     ids = pl.Series(table_ids(rows.ids))
     names = pl.Series(rows.names, dtype=pl.String)
     row = np.concatenate(projections.rows)
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "id": ids.gather(row),
             "layer": np.repeat(projections.layers, [len(part) for part in projections.rows]),
@@ -241,8 +238,6 @@ def write_per_row(
             "projection": np.concatenate(projections.values),
         }
     )
-    with atomic_file(path, replace=replace) as temporary:
-        frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})
 
 
 def run(run: Run) -> Iterator[CentroidRecord | EventRecord]:
@@ -250,14 +245,11 @@ def run(run: Run) -> Iterator[CentroidRecord | EventRecord]:
     settings: Settings = run.settings
     kept = Projections() if settings.per_row is not None else None
 
-    def track(layers: Iterator[Layer], total: int) -> Iterator[Layer]:
-        return run.track(layers, total, "layers")
-
     with run.states() as states, threadpool_limits(settings.device.threads or 1, "blas"):  # products too small to share
         if settings.events:
-            yield from events(states, settings, track, kept)
+            yield from events(states, settings, run.track, kept)
         else:
-            yield from centroid(states, track, kept)
-        if settings.per_row is not None and kept is not None:
-            write_per_row(settings.per_row, kept, states.rows, run.made_by("per_row"), replace=run.force)
+            yield from centroid(states, run.track, kept)
+        if kept is not None:
+            run.write_frame("per_row", per_row(kept, states.rows))
         run.report(rows=len(states), noisy=int(states.rows.noisy.sum()), layers=states.layers, width=None, dtype=None)

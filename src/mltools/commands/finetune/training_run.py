@@ -20,6 +20,7 @@ from mltools import console
 from mltools.commands.finetune import Settings
 from mltools.commands.finetune.outcome import best_end, shortfall
 from mltools.commands.finetune.state import Progress, SavedState
+from mltools.console import Track
 from mltools.errors import TimeLeftError, TrainingError
 from mltools.io.columns import Label
 from mltools.io.examples import Examples
@@ -45,8 +46,6 @@ ENOUGH = 0.99
 """`--raise-lr` reruns a training whose final accuracy on its rows does not exceed this (Appendix D)."""
 RAISE_BY = 2
 MOST_RAISES = 3
-Watch = Callable[[Iterator[None], int, str, int], Iterator[None]]
-"""Wraps the steps of an epoch: takes them, how many, its name, and how many epochs are left, with this one."""
 Batch = tuple[Task, NDArray[np.int64]]
 
 
@@ -162,11 +161,11 @@ class TrainingRun:
 
     # -- training -------------------------------------------------------------------------------------
 
-    def train(self, watch: Watch | None, edge: Callable[[], None]) -> Iterator[EpochRecord]:
+    def train(self, track: Track, edge: Callable[[], None]) -> Iterator[EpochRecord]:
         """Run all epochs that are left, again at a higher rate where that is asked for, and write the checkpoint."""
         yield from (EpochRecord(**record) for record in self.progress.records)
         with deferred_stop() as stop:
-            yield from self._attempts(watch, edge, stop)
+            yield from self._attempts(track, edge, stop)
             kept = self._best()
             if not kept["kept"]:
                 kept = {**kept, "kept": True}
@@ -174,11 +173,11 @@ class TrainingRun:
                 yield EpochRecord(**kept)
             self._write(EpochRecord(**kept))
 
-    def _attempts(self, watch: Watch | None, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
+    def _attempts(self, track: Track, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
         """Train, and anew at twice the rate while that is asked for and the rows are not fitted."""
         while True:
             try:
-                yield from self._epochs(watch, edge, stop)
+                yield from self._epochs(track, edge, stop)
             except TrainingError as error:
                 if self.progress.attempt == 1:
                     raise
@@ -188,7 +187,7 @@ class TrainingRun:
                 return
             self._raise_rate()
 
-    def _epochs(self, watch: Watch | None, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
+    def _epochs(self, track: Track, edge: Callable[[], None], stop: Stop) -> Iterator[EpochRecord]:
         while self.progress.epoch <= self.settings.training.epochs:
             try:
                 edge()
@@ -197,7 +196,7 @@ class TrainingRun:
             if self._asked(stop):
                 self._save_state()
                 stop.check()
-            self._epoch(watch, stop)
+            self._epoch(track, stop)
             yield self._finish_epoch()
 
     def _goes_on(self, last: dict[str, Any]) -> bool:
@@ -221,15 +220,12 @@ class TrainingRun:
     def _best(self) -> dict[str, Any]:
         return best_end(self.progress.records, self.settings)
 
-    def _epoch(self, watch: Watch | None, stop: Stop) -> None:
+    def _epoch(self, track: Track, stop: Stop) -> None:
         batches = self._batches()
         left = batches[self.progress.batch :]
-        steps = self._steps(left)
-        if watch is not None:
-            epoch, epochs = self.progress.epoch, self.settings.training.epochs
-            steps = watch(steps, len(left), f"epoch {epoch}/{epochs}", epochs - epoch + 1)
+        epoch, epochs = self.progress.epoch, self.settings.training.epochs
         saved = time.monotonic()
-        for _ in steps:
+        for _ in track(self._steps(left), len(left), "steps", f"epoch {epoch}/{epochs}", epochs - epoch + 1):
             if self._asked(stop) or time.monotonic() - saved > SAVE_EVERY_SECONDS:
                 self._save_state()
                 stop.check()

@@ -14,7 +14,8 @@ import torch
 from mltools import console
 from mltools.commands.finetune import Settings
 from mltools.commands.finetune.state import finished_facts
-from mltools.commands.finetune.training_run import TrainingRun, Watch, frozen_parts
+from mltools.commands.finetune.training_run import TrainingRun, frozen_parts
+from mltools.console import Track, untracked
 from mltools.errors import UsageError
 from mltools.io.columns import Columns
 from mltools.io.examples import Examples
@@ -43,7 +44,7 @@ def finetune(
     resume: bool = False,
     force: bool = False,
     provenance: Provenance | None = None,
-    watch: Watch | None = None,
+    progress: Track = untracked,
     edge: Callable[[], None] = lambda: None,
 ) -> Iterator[EpochRecord]:
     """Train, and write the final checkpoint to `out` with `memorised/` in it, if it was reached.
@@ -61,7 +62,7 @@ def finetune(
         resume: go on with a run that was stopped; a finished one is only reported again.
         force: replace a checkpoint, and throw away an unfinished run, that is in the way.
         provenance: written into the checkpoints.
-        watch: wraps the batches of an epoch, to show progress.
+        progress: wraps the batches of an epoch, to show progress.
         edge: called before each epoch; if it raises TimeLeftError, the run ends there and can be gone on with.
 
     Yields:
@@ -88,7 +89,7 @@ def finetune(
     try:
         run.start(resume=resume, force=force)
         try:
-            yield from run.train(watch, edge)
+            yield from run.train(progress, edge)
         finally:
             run.accelerator.end_training()
     finally:
@@ -134,9 +135,6 @@ def run(run: Run) -> Iterator[EpochRecord]:
     if run.model("pretrained").is_lent:  # it is opened anew for each attempt
         raise UsageError("pretrained: name a folder; this command takes no open one here")
 
-    def watch(steps: Iterator[None], total: int, label: str, epochs: int) -> Iterator[None]:
-        return run.track(steps, total, "steps", label, epochs)
-
     attempts = 0
     for last in finetune(
         settings.pretrained,
@@ -151,7 +149,7 @@ def run(run: Run) -> Iterator[EpochRecord]:
         resume=settings.resume,
         force=run.force,
         provenance=run.provenance,
-        watch=watch,
+        progress=run.track,
         edge=run.edge,
     ):
         attempts = max(attempts, last.attempt)

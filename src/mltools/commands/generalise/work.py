@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mltools.commands.generalise import Settings
 from mltools.commands.generalise.merge import merge
+from mltools.console import Track, untracked
 from mltools.errors import RowsError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
@@ -33,9 +34,6 @@ from mltools.spec import bare
 
 DEFAULTS = bare(Settings)
 
-Watch = Callable[[Iterator[None], int, str, int], Iterator[None]]
-"""Wraps the steps of a split: takes them, how many, its name, and how many splits are left, with this one."""
-
 
 def generalise(
     pretrained: str,
@@ -47,7 +45,7 @@ def generalise(
     threads: int | None = None,
     blocks: str | None = None,
     run: str | None = None,
-    watch: Watch | None = None,
+    progress: Track = untracked,
     edge: Callable[[], None] = lambda: None,
 ) -> Iterator[HalfRecord]:
     """Train a model on each half split and classify all rows with it.
@@ -61,7 +59,7 @@ def generalise(
         threads: CPU threads; see `set_threads`.
         blocks: module path of the block list, where the model does not decide.
         run: digest of settings and inputs, put into the records.
-        watch: wraps the steps of a split, to show progress.
+        progress: wraps the steps of a split, to show progress.
         edge: called before each split; it may raise to stop there.
 
     Yields:
@@ -94,7 +92,7 @@ def generalise(
         steps = _train(task, settings.training.epochs)
         total = task.training.total_steps
         title, left = f"split {split} ({number}/{len(splits)})", len(splits) - number + 1
-        for _ in watch(steps, total, title, left) if watch is not None else steps:
+        for _ in progress(steps, total, "steps", title, left):
             pass
         yield from _records(task, examples, split, run)
 
@@ -170,9 +168,6 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
     if not splits:
         return
 
-    def watch(steps: Iterator[None], total: int, label: str, splits: int) -> Iterator[None]:
-        return run.track(steps, total, "steps", label, splits)
-
     yield from generalise(
         str(settings.pretrained),
         examples,
@@ -182,7 +177,7 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
         threads=settings.device.threads,
         blocks=settings.device.blocks,
         run=run.digest,
-        watch=watch,
+        progress=run.track,
         edge=run.edge,
     )
     run.report(splits=len(splits), rows=len(examples))

@@ -1,6 +1,6 @@
 """One model in which windows are retrained, one after the other, each from the state of NOISY."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mltools.commands.retrain import Settings
+from mltools.console import Track
 from mltools.errors import RowsError, TrainingError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
@@ -38,8 +39,6 @@ from mltools.sweep import finished_errors, scaled
 Rows = NDArray[np.int64]
 MOST_MEASURED = 512
 """Training rows that show whether a window has learnt: their accuracy is within .02 of all rows'."""
-Watch = Callable[[Iterator[tuple[int, float]], int, str, int], Iterator[tuple[int, float]]]
-"""Wraps the steps of a window: takes them, how many, its name, and how many windows are left, with this one."""
 
 
 @dataclass(frozen=True)
@@ -215,12 +214,12 @@ class WindowTrainer:
 
     # -- one window -----------------------------------------------------------------------------------
 
-    def measure(self, window: Window, watch: Watch | None, title: str, left: int) -> WindowRecord:
+    def measure(self, window: Window, track: Track, title: str, left: int) -> WindowRecord:
         """Retrain one window and measure it; the model is NOISY again afterwards."""
         trained = self._trained(window)
         try:
             self._load({name: tensor for name, tensor in self.fresh.items() if self._is_in(name, window)})
-            self._train(window, trained, watch, title, left)
+            self._train(window, trained, track, title, left)
             self._assert_rest_unmoved(trained)
             record = self._record(window)
         finally:
@@ -246,9 +245,7 @@ class WindowTrainer:
         for name, tensor in tensors.items():
             self.live[name].copy_(tensor)
 
-    def _train(
-        self, window: Window, trained: dict[str, nn.Parameter], watch: Watch | None, title: str, left: int
-    ) -> None:
+    def _train(self, window: Window, trained: dict[str, nn.Parameter], track: Track, title: str, left: int) -> None:
         everything = self.settings.training.clip_scope == "all"
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(everything or name in trained)
@@ -263,8 +260,7 @@ class WindowTrainer:
             clipped=list(self.parameters.values()) if everything else None,
             micro_batch=self.settings.training.micro_batch,
         )
-        steps = self._steps(training, window)
-        for _ in watch(steps, training.total_steps, title, left) if watch else steps:
+        for _ in track(self._steps(training, window), training.total_steps, "steps", title, left):
             pass
 
     def _train_mode(self, window: Window) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mltools import console
 from mltools.commands.retrain import Settings
-from mltools.commands.retrain.window_trainer import Watch, WindowTrainer, keeps_states, prepare, split_rows
+from mltools.commands.retrain.window_trainer import WindowTrainer, keeps_states, prepare, split_rows
+from mltools.console import Track, untracked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Record
@@ -36,7 +37,7 @@ def retrain(
     *,
     done: Sequence[Record] = (),
     run: str | None = None,
-    watch: Watch | None = None,
+    progress: Track = untracked,
     strict: bool = False,
     edge: Callable[[], None] = lambda: None,
     team: Team = ALONE,
@@ -51,7 +52,7 @@ def retrain(
         settings: schedule, what is trained, and how.
         done: records of this sweep made earlier (`finished`), whose windows are left out.
         run: digest of settings and inputs, put into the records.
-        watch: wraps the training steps of a window, to show progress.
+        progress: wraps the training steps of a window, to show progress.
         strict: retrain nothing of a NOISY that has not memorised the noisy rows.
         edge: called before each window; it may raise to stop there.
         team: the processes that share the windows: each retrains one, then the next ones follow.
@@ -85,7 +86,7 @@ def retrain(
         number, window = item
         title, left = f"window {window} ({number + 1}/{len(chosen)})", math.ceil((len(chosen) - number) / team.n)
         sweep.enter(window.start)
-        return sweep.measure(window, watch, title, left)
+        return sweep.measure(window, progress, title, left)
 
     for (_, window), record in team.dealt(begun(), measured):
         yield sweep.noted(window, record)
@@ -148,9 +149,6 @@ def run(run: Run) -> Iterator[WindowRecord]:
     noisy = run.model("noisy").open()
     pretrained = run.model("pretrained").open(fresh_head=noisy.labels)
 
-    def watch(steps: Iterator[tuple[int, float]], total: int, label: str, windows: int) -> Iterator[tuple[int, float]]:
-        return run.track(steps, total, "steps", label, windows)
-
     applications = 0
     for windows in _groups(run, noisy, pretrained):
         yield from retrain(
@@ -162,7 +160,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
             done=run.earlier,
             run=run.digest,
             strict=run.settings.validity.strict,
-            watch=watch,
+            progress=run.track,
             edge=run.edge,
             team=run.team,
         )

@@ -6,14 +6,12 @@ from typing import Annotated
 from mltools.options import (
     BatchSize,
     DeviceOptions,
-    DonorIs,
     DryRun,
     OutputOptions,
-    ReadingOptions,
+    PairOptions,
     RowsOperand,
     Seed,
     Twins,
-    ValidityOptions,
     resume_flag,
 )
 from mltools.ranges import Range, whole
@@ -55,9 +53,7 @@ class Settings:
         ),
     ] = 0.02
     seed: Seed = 1
-    validity: ValidityOptions = ValidityOptions()
-    donor_is: DonorIs = "clean"
-    reading: ReadingOptions = ReadingOptions()
+    judging: PairOptions = PairOptions()
     batch_size: BatchSize = None
     device: DeviceOptions = DeviceOptions()
     resume: Annotated[

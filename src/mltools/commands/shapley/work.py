@@ -6,7 +6,7 @@ Mitchell et al. 2022).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 
@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from mltools.commands.shapley import Settings
+from mltools.console import Track, untracked
 from mltools.errors import RowsError
 from mltools.io.kinds import ShapleyRecord
 from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window
-from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_pairs import check_same
 from mltools.model.cost import WorkItem
-from mltools.model.margins import MarginPair, pair_margins, prepare
+from mltools.model.margins import MarginPair, open_pair, pair_margins, prepare
 from mltools.model.training import purpose_seed
 from mltools.model.window_tree import window_logits
 from mltools.run import Run
@@ -36,13 +36,12 @@ ROUND = 8
 
 Floats = NDArray[np.float64]
 Layers = tuple[int, ...]
-Progress = Callable[[Iterator[int], int], Iterator[int]]
 
 
 class SetValues:
     """The mean margin of the noisy rows by the layers that are CLEAN's, each set measured once."""
 
-    def __init__(self, pair: MarginPair, batch_size: int | None, progress: Progress | None = None) -> None:
+    def __init__(self, pair: MarginPair, batch_size: int | None, progress: Track = untracked) -> None:
         """Know none yet."""
         self._pair, self._batch_size, self._progress = pair, batch_size, progress
         self._known: dict[Layers, float] = {}
@@ -65,7 +64,7 @@ class SetValues:
                         margins[index, batch.rows] = pair.margins(batch, logits).double().cpu().numpy()
                 yield from (int(row) for row in batch.rows)
 
-        for _ in self._progress(walk(), len(pair.rows)) if self._progress is not None else walk():
+        for _ in self._progress(walk(), len(pair.rows)):
             pass
         self._known.update(zip(new, margins[:, pair.rows].mean(axis=1).tolist(), strict=True))
 
@@ -180,20 +179,15 @@ def items(run: Run) -> list[WorkItem]:
     """Count the work, which is one item; of sampled values, as if all orders wanted were drawn."""
     settings: Settings = run.settings
     n_layers, n_noisy = run.shape.n_layers, sum(run.rows.noisy)
-    noisy, donor = _pair(run)
+    noisy, donor = open_pair(run.model("noisy"), run.model("clean"), settings.judging)
     check_same(noisy, donor)
-    prepare(noisy, donor, run.rows, settings.reading.max_length)
+    prepare(noisy, donor, run.rows, settings.judging.reading.max_length)
     sets = 2 ** (n_layers + 1) - 2 if noisy.runner.walks else n_layers * 2**n_layers
     if not _is_exact(settings, n_layers):
         sets = 2 * (settings.samples or MOST_SAMPLES) * (n_layers - 1) * n_layers
-    models = 2 if settings.donor_is == "clean" else 1
+    models = 2 if settings.judging.donor_is == "clean" else 1
     whole = models * len(run.rows) * n_layers
     return [WorkItem(rows=len(run.rows), applications=whole + n_noisy * sets, models=2)]
-
-
-def _pair(run: Run) -> tuple[Checkpoint, Checkpoint]:
-    noisy = run.model("noisy").open()
-    return noisy, run.model("clean").open(fresh_head=None if run.settings.donor_is == "clean" else noisy.labels)
 
 
 def _is_exact(settings: Settings, n_layers: int) -> bool:
@@ -203,22 +197,14 @@ def _is_exact(settings: Settings, n_layers: int) -> bool:
 def run(run: Run) -> Iterator[ShapleyRecord]:
     """Share out the noisy rows' margins among layers."""
     settings: Settings = run.settings
-    noisy, donor = _pair(run)
+    noisy, donor = open_pair(run.model("noisy"), run.model("clean"), settings.judging)
     exact = _is_exact(settings, noisy.n_layers)
     check_earlier(run.earlier, run.digest, exact=exact)
     done = {record.get("layer", int) for record in run.earlier} if exact else set()
     if len(done) == noisy.n_layers:
         return
     start = earlier_estimate(run.earlier if not exact else (), noisy.n_layers)
-    pair = pair_margins(
-        noisy,
-        donor,
-        run.rows,
-        max_length=settings.reading.max_length,
-        least=settings.validity.min_noisy_accuracy,
-        twin=settings.donor_is == "clean",
-        strict=settings.validity.strict,
-    )
+    pair = pair_margins(noisy, donor, run.rows, settings.judging)
     noisy.runner.applications = 0
     values = SetValues(pair, settings.batch_size, run.track)
     found = None if exact else sample_values(values, noisy.n_layers, settings, start)

@@ -65,11 +65,6 @@ class SwapResult:
     validity: PairValidity | None = None
     n_measured: int = 0
 
-    @classmethod
-    def empty(cls) -> "SwapResult":
-        """Give a result for `swap` to fill."""
-        return cls()
-
     def start(self, noisy: Checkpoint, windows: Sequence[Window], further: Sequence[Window], rows: int) -> None:
         """Make room for the predictions of `rows` rows under each window."""
         self.windows, self.measured = list(windows), [*windows, *further]

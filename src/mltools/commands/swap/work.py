@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from mltools import console
 from mltools.analysis.statistics import wilson_of_drawn
 from mltools.commands.swap import Settings
 from mltools.commands.swap.predictions import UNCHANGED, Sides, SwapResult, sweep_of
+from mltools.console import Track, untracked
 from mltools.errors import CheckpointError, UsageError
 from mltools.hashing import draw_clean
 from mltools.io.columns import table_ids
@@ -54,9 +55,11 @@ from mltools.shards import item_digest
 from mltools.spec import bare
 from mltools.sweep import by_start, finished_errors, scaled
 
+if TYPE_CHECKING:
+    import polars as pl
+
 DEFAULTS = bare(Settings)
 
-Progress = Callable[[Iterator[int], int], Iterator[int]]
 BREAKS = 0.2
 """By how much the full window may lower the accuracy on clean rows before the mixture is said to break the model."""
 
@@ -67,7 +70,7 @@ def swap(
     examples: Examples,
     windows: Sequence[Window] = (),
     settings: Settings = DEFAULTS,
-    progress: Progress | None = None,
+    progress: Track = untracked,
     result: SwapResult | None = None,
     *,
     done: Sequence[Record] = (),
@@ -109,7 +112,7 @@ def swap(
         return
     labels = read_labels(noisy, examples)
     encoded, donor = prepare(noisy, clean, examples, settings)
-    result = result if result is not None else SwapResult.empty()
+    result = result or SwapResult()
     further = [UNCHANGED] if full in windows or full in errors else [UNCHANGED, full]
     result.start(noisy, windows, further, len(encoded))
     noisy.runner.applications = clean.runner.applications = 0
@@ -137,7 +140,7 @@ def swap(
     total = counts["n_clean"] + examples.n_left_out
     records, n_given = _records(judge, labels, total, full, result, settings, errors, run), 0
     with noisy.unchanged(), clean.unchanged():
-        for _ in progress(rows, len(encoded) * len(parts)) if progress else rows:
+        for _ in progress(rows, len(encoded) * len(parts)):
             yield from islice(records, result.n_measured - n_given)
             n_given = result.n_measured
     result.applications = sweep.applications
@@ -299,19 +302,14 @@ def write_mixed(
     save_checkpoint(noisy, path, provenance, replace=replace)
 
 
-def write_per_row(
-    path: Path, result: SwapResult, examples: Examples, provenance: Provenance, *, replace: bool = False
-) -> None:
-    """Write one Parquet row for each (row, window): id, window, prediction, margin, and what it amounts to."""
+def per_row(result: SwapResult, examples: Examples) -> "pl.DataFrame":
+    """Give a row for each (row, window): id, window, prediction, margin, and what it amounts to."""
     import polars as pl
-
-    from mltools.io.atomic import atomic_file
-    from mltools.io.provenance import KEY
 
     n = len(result.windows)
     names = np.array(result.labels)
     label, original = ([str(x) for x in column] for column in (examples.labels, examples.original_labels))
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "id": np.repeat(np.array(table_ids(examples.ids), dtype=object), n).tolist(),
             "window": [str(w) for w in result.windows] * len(examples),
@@ -322,8 +320,6 @@ def write_per_row(
             "margin": result.margin[:n].T.reshape(-1),
         }
     )
-    with atomic_file(path, replace=replace) as temporary:
-        frame.write_parquet(temporary, metadata={KEY: provenance.as_json()})
 
 
 def items(run: Run) -> Iterator[WorkItem]:
@@ -347,7 +343,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
     """Swap the windows asked for, and write what else is wanted of them."""
     settings: Settings = run.settings
     noisy, clean = run.model("noisy").open(), run.model("clean").open()
-    result, applications = SwapResult.empty(), 0
+    result, applications = SwapResult(), 0
     for number, windows in enumerate(_groups(run, noisy, clean)):
         run.edge()
         yield from swap(
@@ -366,7 +362,7 @@ def run(run: Run) -> Iterator[WindowRecord]:
         if result.validity is not None and not number:
             run.judged(result.validity, strict=settings.validity.strict)
     if settings.per_row is not None and not run.silent:
-        write_per_row(settings.per_row, result, run.measured, run.made_by("per_row"), replace=run.force)
+        run.write_frame("per_row", per_row(result, run.measured))
     if settings.write is not None and not run.silent:
         write_mixed(
             noisy, clean, result.windows[0], settings.write, run.made_by("write"), settings.part, replace=run.force
