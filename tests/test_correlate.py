@@ -366,11 +366,14 @@ def test_of_several_attempts_the_kept_one_counts(cli: Cli) -> None:
         rows += epochs("finetune", task, [0.5, best], kept=9) + epochs("finetune", task, [0.4, 1 - best], 9, attempt=2)
         rows += epochs("finetune", task, [0.5, best], kept=1)[1:]  # the earlier attempt once more
     arguments = ("correlate", "--value", "noisy_accuracy,mcog", "--on", "dataset")
-    (record,) = cli(*arguments, stdin=lines(rows)).records
-    assert (record["n"], record["correlation"]) == (3, 1.0)
-    unfinished = [row for row in rows if row.get("kept") is not True]
-    (record,) = cli(*arguments, stdin=lines(unfinished)).records
+    ended = cli(*arguments, stdin=lines(rows))
+    (record,) = ended.records
+    assert (record["n"], record["correlation"]) == (3, 1.0) and "has not ended" not in ended.err
+    unfinished = cli(*arguments, stdin=lines([row for row in rows if row.get("kept") is not True]))
+    (record,) = unfinished.records
     assert record["correlation"] == -1.0  # the last attempt so far
+    note = "mltools: note: stdin:7: epoch 2 of 9 is the last of its run, which has not ended, and so of 2 more\n"
+    assert note in unfinished.err
 
 
 def test_two_runs_of_finetune_that_nothing_tells_apart_are_refused(cli: Cli) -> None:

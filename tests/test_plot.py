@@ -5,7 +5,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from mltools.drawing import centroid, events, heatmap, matrix, maxima, probe, sc
 from mltools.drawing import layers as layer_bars
 from mltools.drawing.figure import FigureStyle, make_figure, matplotlib_settings
 from mltools.drawing.grouped import Asked
-from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Points
+from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points
 from mltools.drawing.text import TextStyle, draw_text, is_dark
 from mltools.errors import RowsError, UsageError
-from mltools.io.records import read_records
+from mltools.io.records import Records, read_records
 
 GOLDEN: dict[str, Any] = json.loads((CONFORMANCE / "golden.json").read_text())["heatmap"]
 Rows = list[dict[str, Any]]
@@ -851,3 +851,39 @@ def test_groups_with_other_tags_of_one_value_are_told_apart(file: File) -> None:
     runs = [{**row, "seed": seed} for seed in (1, 2) for row in SMALL[seed - 1 :]]
     with pytest.raises(RowsError, match="window 1 has 1 records in its group, window 2 has 2"):
         maxima.panels(read_records([file(runs)]), Asked(by=["dataset"]))
+
+
+def test_scores_of_other_tools_have_scales_of_their_own(file: File) -> None:
+    """Gradients' shares lay flat below the errors of windows. Where a neighbour's scale differs, both have numbers."""
+    rows = [row for model in "ab" for row in (*layers([0.1, 0.2], model=model), *layers([9.0, 8.0], "x", model=model))]
+    for facet, numbered in ((("tool", "model"), (True, False)), (("model", "tool"), (True, True))):
+        style = FigureStyle(facet)
+        with matplotlib_settings(style):
+            figure = make_figure(layer_bars.panels(read_records([file(rows)])), style)
+            figure.draw_without_rendering()
+        ends = {axes.get_ylim()[1] > 1: axes.get_ylim() for axes in figure.axes}
+        assert len(ends) == len({axes.get_ylim() for axes in figure.axes}) == 2
+        spots = [axes.get_subplotspec() for axes in figure.axes]
+        for axes, spot in zip(figure.axes, spots, strict=True):
+            shown = any(label.get_visible() and label.get_text() for label in axes.get_yticklabels())
+            assert spot is not None and shown == numbered[spot.colspan.start], facet
+
+
+def test_pictures_say_what_bars_and_bands_are(file: File) -> None:
+    def names(panels: Sequence[Panel]) -> set[str]:
+        with matplotlib_settings(FigureStyle()):
+            (axes,) = make_figure(panels).axes
+        return {axes.get_xlabel(), axes.get_ylabel().replace("\n", " ")}
+
+    def read(rows: Rows) -> Iterator[Records]:
+        return read_records([file(rows)])
+
+    runs = [row for seed in (1, 2) for row in layers([seed, 2.0], dataset="a", seed=seed)]
+    assert names(layer_bars.panels(read(runs), Asked(by=["dataset"]))) == {"layer", "score (± SD)"}
+    assert names(layer_bars.panels(read(runs), Asked(by=["dataset"], overlay="dataset"))) == {"layer", "score (± SD)"}
+    assert names(layer_bars.panels(read(layers([1.0, 2.0])))) == {"layer", "score"}
+    crossings = [event("crossing", layer, model=str(layer)) for layer in (1, 5)]
+    assert "layer (± SD)" in names(events.panels(read(crossings), Asked(by=["tool"])))
+    assert "layer" in names(events.panels(read(crossings)))
+    assert "F1 (± SD)" in names(probe.panels(read(probes("noise", [0.5, 0.6]))))
+    assert "accuracy@k (95 % intervals, chance dashed)" in names(score.panels(read([judged("swap", 1, 0.5)])))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from mltools import console
 from mltools.io.groups import Groups
 from mltools.io.records import Record, Records
 
@@ -46,7 +47,18 @@ class LastEpochs:
         return others
 
     def last(self) -> Iterator[Records]:
-        """Give the epochs that count, each alone."""
-        for run in self._runs:
-            for record in run.last:
-                yield Records(record.source, [record.line], [record.values])
+        """Give the epochs that count, each alone, and say which are of runs that have not ended."""
+        every = [record for run in self._runs for record in run.last]
+        begun = [record for record in every if not _has_ended(record)]
+        if begun:
+            epoch = f"{begun[0].values['epoch']} of {begun[0].values['epochs']}"
+            more = f", and so of {len(begun) - 1} more" if len(begun) > 1 else ""
+            console.warn(f"{begun[0].place}: epoch {epoch} is the last of its run, which has not ended{more}")
+        for record in every:
+            yield Records(record.source, [record.line], [record.values])
+
+
+def _has_ended(record: Record) -> bool:
+    """Whether a run ended with this epoch; those of the first version do not say `kept`, and trained every epoch."""
+    kept = record.values.get("kept")
+    return bool(kept) if kept is not None else record.values["epoch"] == record.values["epochs"]

@@ -20,6 +20,7 @@ SMALL = 1.5
 """Panels narrower than this, in inches, have thinner lines."""
 ON_END = 24
 """Letters of a line of a name that stands on end."""
+SD = "± SD"
 Size = tuple[float, float]
 """Width and height of a panel in inches."""
 
@@ -49,27 +50,48 @@ def draw_panel(axes: "Axes", panel: Panel, styles: Mapping[str, int], size: Size
             return _points(axes, panel, styles, size)
 
 
-def share_scales(every: Sequence["Axes"]) -> None:
-    """Give axes of the same measure the same ends."""
-    for name in dict.fromkeys(axes.get_ylabel() for axes in every):
-        same = [axes for axes in every if axes.get_ylabel() == name]
-        for get, put in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
-            ends = [getattr(axes, get)() for axes in same]
-            falls = ends[0][0] > ends[0][1]
-            low, high = min(map(min, ends)), max(map(max, ends))
-            for axes in same:
-                getattr(axes, put)(*((high, low) if falls else (low, high)))
+def share_scales(every: Sequence["Axes"], panels: Sequence[Panel]) -> None:
+    """Give axes of the same measure the same ends, and one name; all have the same layers below."""
+    measures = list(map(_measure, panels))
+    for measure in dict.fromkeys(measures):
+        same = [axes for axes, own in zip(every, measures, strict=True) if own == measure]
+        _put_ends(same, "ylim")
+        name = max((axes.get_ylabel() for axes in same), key=len)  # with what error bars are, where one has any
+        for axes in same:
+            axes.set_ylabel(name)
+    _put_ends(every, "xlim")
+
+
+def _measure(panel: Panel) -> tuple[object, ...]:
+    """Say what the axis upwards measures: scores of one tool are no scores of another, widths of windows are widths."""
+    if isinstance(panel, Bars | Lines):
+        return panel.value_name, dict(panel.key).get("tool")
+    return (type(panel),)
+
+
+def _put_ends(same: Sequence["Axes"], name: str) -> None:
+    ends = [getattr(axes, f"get_{name}")() for axes in same]
+    low, high = min(map(min, ends)), max(map(max, ends))
+    falls = ends[0][0] > ends[0][1]
+    for axes in same:
+        getattr(axes, f"set_{name}")(*((high, low) if falls else (low, high)))
 
 
 def label_outer(every: Sequence["Axes"]) -> None:
     """Leave out the names and numbers that a neighbour shows; the lowest of each column keeps its own."""
     last = {axes.get_subplotspec().colspan.start: axes for axes in every}  # type: ignore[union-attr]
-    for axes in every:
-        name = axes.get_xlabel()
+    ends = [axes.get_ylim() for axes in every]
+    first = {axes.get_subplotspec().rowspan.start: axes for axes in reversed(every)}  # type: ignore[union-attr]
+    alike = {row: axes.get_ylim() for row, axes in first.items()}
+    for axes, own in zip(every, ends, strict=True):
+        names = axes.get_xlabel(), axes.get_ylabel()
         axes.label_outer()
         if last[axes.get_subplotspec().colspan.start] is axes:  # type: ignore[union-attr]
-            axes.set_xlabel(name)
+            axes.set_xlabel(names[0])
             axes.tick_params(axis="x", labelbottom=True)
+        if own != alike[axes.get_subplotspec().rowspan.start]:  # type: ignore[union-attr]
+            axes.set_ylabel(names[1])
+            axes.tick_params(axis="y", labelleft=True)
 
 
 # -- kinds --------------------------------------------------------------------------------------------
@@ -115,7 +137,7 @@ def _bars(axes: "Axes", bars: Bars, size: Size) -> None:
         axes.axvline(bars.centre, color=COLORS[1], linestyle="--", linewidth=1)
         known = axes.get_title()
         axes.set_title(f"{known}\nM-CoG {bars.centre:.2f}" if known else f"M-CoG {bars.centre:.2f}")
-    axes.set_ylabel(bars.value_name)
+    axes.set_ylabel(_with(bars.value_name, SD if bars.spread else ""))
     _layer_ticks(axes, bars.layers, size)
 
 
@@ -133,7 +155,7 @@ def _lines(axes: "Axes", panel: Lines, styles: Mapping[str, int], size: Size) ->
             "linestyle": DASHES[i % len(DASHES)],
         }
         axes.plot(layers, _filled(line.values), label=line.name, **_look(i), **look)
-    axes.set_ylabel(panel.value_name)
+    axes.set_ylabel(_with(panel.value_name, panel.band))
     if panel.mark is not None:
         axes.axhline(panel.mark, color="grey", linewidth=0.6)
     _layer_ticks(axes, panel.layers, size)
@@ -147,6 +169,7 @@ def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int], size: Size) ->
         axes.errorbar(values, beside, xerr=spread, fmt="none", ecolor=_color(styles[name]), elinewidth=0.8)
         axes.plot(values, beside, label=name, markersize=4, linestyle="none", clip_on=False, **_look(styles[name]))
     axes.set_yticks(places, [broken(name, beside_axis(size[0], _font(axes))) for name in marks.rows])
+    has_spread = any(sd is not None for row in marks.spread for sd in row)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.set_ylim(len(marks.rows) - 0.5, -0.5)
     low, high = axes.get_xlim()
@@ -155,6 +178,7 @@ def _marks(axes: "Axes", marks: Marks, styles: Mapping[str, int], size: Size) ->
         _layer_ticks(axes, marks.axis, (size[0] - 0.6, size[1]))
     else:  # centres of gravity lie close together: only where they are is shown
         axes.set_xlabel("layer")
+    axes.set_xlabel(_with(axes.get_xlabel(), SD if has_spread else ""))
 
 
 def _columns(axes: "Axes", panel: Columns, styles: Mapping[str, int], size: Size) -> None:
@@ -170,7 +194,7 @@ def _columns(axes: "Axes", panel: Columns, styles: Mapping[str, int], size: Size
         axes.bar(places, values, wide, label=name, color=color, yerr=below + above, error_kw={"linewidth": 0.8})
     for i, chance in enumerate(panel.chance):
         axes.plot([i - 0.45, i + 0.45], [chance] * 2, color="black", linestyle="--", linewidth=1)
-    axes.set(ylabel=panel.value_name, ylim=(0, 1.02))
+    axes.set(ylabel=_with(panel.value_name, "95 % intervals, chance dashed"), ylim=(0, 1.02))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     _name_ticks(axes, panel.names, size)
 
@@ -194,9 +218,18 @@ def _points(axes: "Axes", panel: Points, styles: Mapping[str, int], size: Size) 
         i = styles.get(dot.series, 0)
         axes.errorbar([x], [dot.y], xerr=dot.x_sd, yerr=dot.y_sd, fmt="none", ecolor=_color(i), elinewidth=0.8)
         axes.plot([x], [dot.y], label=label, markersize=4, linestyle="none", clip_on=False, **_look(i))
-    axes.set(ylabel=panel.y_name, **({} if panel.categories else {"xlabel": panel.x_name}))
+    x_name, y_name = (
+        _with(name, SD if any(sd is not None for sd in spread) else "")
+        for name, spread in ((panel.x_name, [d.x_sd for d in panel.dots]), (panel.y_name, [d.y_sd for d in panel.dots]))
+    )
+    axes.set(ylabel=y_name, **({} if panel.categories else {"xlabel": x_name}))
     if panel.categories is not None:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+
+
+def _with(name: str, bars: str) -> str:
+    """Name an axis, with what the bars or bands around values are."""
+    return f"{name} ({bars})" if bars else name
 
 
 # -- looks and ticks ----------------------------------------------------------------------------------

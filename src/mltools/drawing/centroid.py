@@ -10,6 +10,7 @@ from mltools.drawing.grouped import Asked, grouped, parts
 from mltools.drawing.panels import Panel
 from mltools.io.records import Record, Records
 
+BAND = "central 75 %"
 NAME = "projection (0: assigned class, 1: original)"
 
 
@@ -22,7 +23,10 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     paired = "assigned_label" in (asked.by or ())
     kept = (block.where("assigned_label", lambda label: (label is not None) == paired) for block in parts(records))
     groups = grouped(kept, asked.by).items()
-    return [curves(key, {"": (its, _points)}, NAME, averaged=asked.by is not None, mark=0.5) for key, its in groups]
+    return [
+        curves(key, {"": (its, _points)}, NAME, averaged=asked.by is not None, band=BAND, mark=0.5)
+        for key, its in groups
+    ]
 
 
 def _points(record: Record) -> Iterator[tuple[str, Point | None]]:

@@ -20,6 +20,7 @@ def curves(
     value_name: str,
     *,
     averaged: bool,
+    band: str,
     mark: float | None = None,
 ) -> Lines:
     """Collect the points of some records into lines, averaging those of the same line and layer.
@@ -29,6 +30,7 @@ def curves(
         curves: records, and how they are read, by a name that goes before those of their lines; "" for none.
         value_name: what the points are.
         averaged: whether a point may come several times.
+        band: what the bands are.
         mark: a value to draw a rule at.
 
     Raises:
@@ -61,4 +63,4 @@ def curves(
         means = found.means()
         values, low, high = ([means.get((layer, i)) for layer in numbers] for i in range(3))
         lines.append(Line(name, values, low, high))
-    return Lines(title(key), value_name, numbers, lines, mark, key=key, **validity(carried_by(every)))
+    return Lines(title(key), value_name, numbers, lines, mark, band, key=key, **validity(carried_by(every)))

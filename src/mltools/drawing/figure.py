@@ -155,7 +155,7 @@ def make_figure(panels: Sequence[Panel], style: FigureStyle = FigureStyle()) -> 
     if isinstance(panels[0], Grid) and one_bar:
         _color_bar(figure, panels[0], images[0], _wrapped(panels[0].value_name, height * down - 0.8, style))
     if style.facet:
-        share_scales(drawn)
+        share_scales(drawn, panels)
     _name_axes(figure, drawn, layout, style)
     if style.facet:
         label_outer(drawn)

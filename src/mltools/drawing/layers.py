@@ -47,7 +47,8 @@ def _line(name: str, group: LayerScores) -> Line:
 
 def _together(key: Group, name: str, lines: Sequence[Line], carried: Sequence[Carried]) -> Lines:
     numbers = _numbers(max((line.values for line in lines), key=len))
-    return Lines(title(key), name, numbers, list(lines), key=key, **validity(Carried().join(carried)))
+    band = "± SD" if any(line.low for line in lines) else ""
+    return Lines(title(key), name, numbers, list(lines), band=band, key=key, **validity(Carried().join(carried)))
 
 
 def _numbers(values: Sequence[object]) -> list[int]:

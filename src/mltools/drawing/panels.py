@@ -61,13 +61,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines(_Judged):
-    """Several lines over the same layers; `mark` is a value to draw a rule at."""
+    """Several lines over the same layers; `mark` is a value to draw a rule at, `band` what the bands are."""
 
     title: str
     value_name: str
     layers: list[int]
     lines: list[Line]
     mark: float | None = None
+    band: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     for key, by_name in found.items():
         targets = {record.get("target", str) for members in by_name.values() for record in members}
         points = partial(_points, alone=bool(asked.overlay) and len(targets) == 1 and targets == {"noise"})
-        drawn.append(curves(key, {name: (its, points) for name, its in by_name.items()}, "F1", averaged=averaged))
+        drawn.append(
+            curves(key, {name: (its, points) for name, its in by_name.items()}, "F1", averaged=averaged, band="± SD")
+        )
     return drawn
 
 
