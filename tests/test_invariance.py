@@ -162,8 +162,15 @@ def run_finetune(noisy: str, _: str, rows: Path, setting: Setting, folder: Path)
     """Train one epoch and measure; then measure as the batch size says."""
     out, examples = folder / "finetuned", read_examples(rows)
     shutil.rmtree(out, ignore_errors=True)
-    config = bare(FinetuneSettings, epochs=1, learning_rate=1e-3, micro_batch=setting.batch_size, evaluate="always")
-    records = list(finetune(noisy, examples, out, config, validation=examples, threads=setting.threads))
+    config = bare(
+        FinetuneSettings,
+        epochs=1,
+        learning_rate=1e-3,
+        micro_batch=setting.batch_size,
+        evaluate="always",
+        threads=setting.threads,
+    )
+    records = list(finetune(noisy, examples, out, config, validation=examples))
     trained = open_checkpoint(str(out))
     targets = target_indices(examples.labels, trained.labels, examples)
     encoded = trained.encode(examples, 64)

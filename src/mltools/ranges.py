@@ -4,7 +4,6 @@ import math
 import sys
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated
 
 from mltools.errors import UsageError
 
@@ -60,11 +59,5 @@ def read_whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-Count = Annotated[int, whole(1, (1 << 31) - 1)]
-OptionalCount = Annotated[int | None, whole(1, (1 << 31) - 1)]
-Seed = Annotated[int, whole(0)]
-Share = Annotated[float, Range(0, 1)]
-Size = Annotated[float, Range(0)]
-Positive = Annotated[float, Range(0, above=True)]
 THREADS = whole(1, 1024)
 SPLITS = whole(1, 100_000)

@@ -1,13 +1,16 @@
-"""Going on with a sweep of windows that was stopped: which of its records are there already (swap, retrain)."""
+"""A sweep of windows (swap, retrain): what its records say of their windows, and which are there already."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from mltools.errors import RowsError
 from mltools.io.groups import GROUPING, tags_of
+from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.io.writer import Tags
 from mltools.layers import Window, parse_layers
+from mltools.shards import item_digest
 
 
 def finished(records: Iterable[Record], tool: str, part: str, tags: Tags) -> list[Record]:
@@ -44,6 +47,20 @@ def finished_errors(done: Sequence[Record], n_layers: int, expected: Mapping[str
         window = Window(parse_layers(record.get("window", str), n_layers))
         errors[window] = record.number("memorisation_error")
     return errors
+
+
+def window_columns(window: Window, n_layers: int, run: str | None) -> dict[str, Any]:
+    """Give the columns that say which window a record is of, and of which sweep."""
+    return {
+        "start": window.start,
+        "end": window.end,
+        "width": window.width,
+        "layers": n_layers,
+        "window": str(window),
+        "run": run,
+        "item_digest": item_digest(run, f"--layers {window}"),
+        "threads": threads(),
+    }
 
 
 def scaled(error: float, full: float | None) -> float | None:

@@ -25,6 +25,7 @@ from mltools.model.checkpoint import Checkpoint, CheckpointMeta, short_pass, tex
 from mltools.model.checkpoint_config import build_config, check_sizes
 from mltools.model.checkpoint_faults import check_classes, weight_faults
 from mltools.model.checkpoint_files import FLOATS, Stored, check_files, locate, read_json
+from mltools.model.classes import set_classes
 from mltools.model.runner import Runner
 
 transformers_logging.set_verbosity_error()
@@ -110,9 +111,7 @@ def _open(
     config = _load_config(folder, name, stored)
     _build_on_meta(config, stored, name)
     if fresh_head is not None:
-        config.num_labels = len(fresh_head)
-        config.id2label = dict(enumerate(fresh_head))
-        config.label2id = {label: i for i, label in enumerate(fresh_head)}
+        set_classes(config, fresh_head)
         config.problem_type = "single_label_classification"
     tokenizer = _load_tokenizer(folder, name, config)
     model, info = _load_model(folder, name, config)

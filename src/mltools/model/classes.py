@@ -1,6 +1,7 @@
 """Labels of rows as classes of a checkpoint: names, and indices of the logits."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +50,14 @@ def name_classes(checkpoint: Checkpoint, names: Sequence[str]) -> None:
         raise UsageError(f"--classes {','.join(names)}: {checkpoint.name} has {len(own)} classes; name each once")
     if own not in (list(names), unnamed(len(own))):
         raise UsageError(f"--classes: {checkpoint.name} names its classes already ({', '.join(own[:8])}); leave it out")
-    checkpoint.model.config.id2label = dict(enumerate(names))
-    checkpoint.model.config.label2id = {name: i for i, name in enumerate(names)}
+    set_classes(checkpoint.model.config, names)
+
+
+def set_classes(config: Any, names: Sequence[str]) -> None:
+    """Say in a configuration which classes there are, in the order of the logits."""
+    config.num_labels = len(names)
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: i for i, name in enumerate(names)}
 
 
 def unnamed(n: int) -> list[str]:

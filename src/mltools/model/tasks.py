@@ -21,7 +21,7 @@ from mltools.io.examples import Examples
 from mltools.model.anatomy import EMBEDDINGS, HEAD, POOLER, parse_freeze, pooler_weights
 from mltools.model.batches import Encoded
 from mltools.model.checkpoint import Checkpoint
-from mltools.model.classes import target_indices
+from mltools.model.classes import set_classes, target_indices
 from mltools.model.dropout import train_mode
 from mltools.model.inference import predict
 from mltools.model.runner import Runner
@@ -201,9 +201,7 @@ def second_head(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
     if not prefix or not hasattr(model, prefix):
         raise CheckpointError(f"{checkpoint.name}: {type(model).__name__} has no base model for a second head to share")
     config = copy.deepcopy(model.config)
-    config.num_labels = len(names)
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: i for i, name in enumerate(names)}
+    set_classes(config, names)
     other = type(model)(config)
     setattr(other, prefix, getattr(model, prefix))
     other.to(next(model.parameters()).device).eval()

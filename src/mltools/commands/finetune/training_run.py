@@ -68,8 +68,6 @@ class TrainingRun:
     aux: Examples | None
     validation: Examples | None
     device: torch.device | None
-    threads: int | None
-    blocks: str | None
     provenance: Provenance
     force: bool = False
     progress: Progress = field(default_factory=Progress)
@@ -112,7 +110,7 @@ class TrainingRun:
         """Open the pre-trained model with fresh heads and fresh optimisers."""
         settings = self.settings
         training = replace(settings.training, learning_rate=self._rate)
-        place: dict[str, Any] = {"device": self.device, "blocks": self.blocks}
+        place: dict[str, Any] = {"device": self.device, "blocks": settings.device.blocks}
         if settings.train is not None:
             checkpoint = open_checkpoint(self.pretrained, **place)
         else:
@@ -120,7 +118,7 @@ class TrainingRun:
             checkpoint = open_for_training(self.pretrained, classes, settings.seed, keep_head=True, **place)
         checkpoint.stored = {}  # what was trained; a half-precision θ_P must not round it
         check_unchanged(checkpoint, self.provenance, "pretrained")
-        set_threads(self.threads, checkpoint.width)
+        set_threads(settings.device.threads, checkpoint.width)
         self.main = make_task(
             checkpoint,
             self.examples,

@@ -39,8 +39,6 @@ def finetune(
     aux: Examples | None = None,
     validation: Examples | None = None,
     device: torch.device | None = None,
-    threads: int | None = None,
-    blocks: str | None = None,
     resume: bool = False,
     force: bool = False,
     provenance: Provenance | None = None,
@@ -57,8 +55,6 @@ def finetune(
         aux: rows of an auxiliary task, trained towards their `label` through a second head that is not saved.
         validation: rows to measure after each epoch.
         device: CPU by default; under torchrun, the process's own.
-        threads: CPU threads; see `set_threads`.
-        blocks: module path of the block list, where the model does not decide.
         resume: go on with a run that was stopped; a finished one is only reported again.
         force: replace a checkpoint, and throw away an unfinished run, that is in the way.
         provenance: written into the checkpoints.
@@ -75,7 +71,7 @@ def finetune(
         KeyboardInterrupt, Terminated: after saving what resuming needs.
     """
     provenance = provenance or Provenance("finetune", plain_settings(settings), settings.seed)
-    run = TrainingRun(pretrained, examples, out, settings, aux, validation, device, threads, blocks, provenance, force)
+    run = TrainingRun(pretrained, examples, out, settings, aux, validation, device, provenance, force)
     facts = finished_facts(out, run.fingerprint) if resume else None
     if facts is not None:
         console.warn(f"{out} is finished already; nothing left to do")
@@ -144,8 +140,6 @@ def run(run: Run) -> Iterator[EpochRecord]:
         aux=aux,
         validation=validation,
         device=run.device,
-        threads=settings.device.threads,
-        blocks=settings.device.blocks,
         resume=settings.resume,
         force=run.force,
         provenance=run.provenance,

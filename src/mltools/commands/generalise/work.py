@@ -42,8 +42,6 @@ def generalise(
     settings: Settings = DEFAULTS,
     *,
     device: torch.device | None = None,
-    threads: int | None = None,
-    blocks: str | None = None,
     run: str | None = None,
     progress: Track = untracked,
     edge: Callable[[], None] = lambda: None,
@@ -56,8 +54,6 @@ def generalise(
         splits: numbers of the half splits, from 1.
         settings: schedule and what is frozen.
         device: CPU by default.
-        threads: CPU threads; see `set_threads`.
-        blocks: module path of the block list, where the model does not decide.
         run: digest of settings and inputs, put into the records.
         progress: wraps the steps of a split, to show progress.
         edge: called before each split; it may raise to stop there.
@@ -74,8 +70,8 @@ def generalise(
         edge()
         seed = purpose_seed(settings.seed, "half split", split)
         accelerator = accelerator_for(device or torch.device("cpu"), settings.precision)
-        checkpoint = open_for_training(pretrained, names, seed, device=device, blocks=blocks)
-        set_threads(threads, checkpoint.width)
+        checkpoint = open_for_training(pretrained, names, seed, device=device, blocks=settings.device.blocks)
+        set_threads(settings.device.threads, checkpoint.width)
         inside = train_half(examples, settings.seed, split)
         task = make_task(
             checkpoint,
@@ -167,15 +163,12 @@ def run(run: Run) -> Iterator[HalfRecord | tuple[GeneralisationScoreRecord, dict
     run.model("pretrained")
     if not splits:
         return
-
     yield from generalise(
         str(settings.pretrained),
         examples,
         splits,
         settings,
         device=run.device,
-        threads=settings.device.threads,
-        blocks=settings.device.blocks,
         run=run.digest,
         progress=run.track,
         edge=run.edge,

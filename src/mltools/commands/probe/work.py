@@ -47,7 +47,6 @@ def probe(
     baseline: States | None = None,
     device: torch.device | None = None,
     progress: Progress | None = None,
-    strict: bool = False,
 ) -> Iterator[ProbeRecord]:
     """Train probes on every layer and yield a record a target and layer, from the embeddings (0) up.
 
@@ -57,16 +56,15 @@ def probe(
         baseline: states of the same rows by θ_P, whose layer 1 is what layer 1 is scored against.
         device: where to train; CPU by default.
         progress: wraps the epochs.
-        strict: train no probe for noise on states of a checkpoint that has not memorised the noisy rows.
 
     Raises:
-        InvalidError: with `strict`, such states.
+        InvalidError: with `--strict`, probes for noise on states of a checkpoint that has not memorised it.
         RowsError: no noisy rows or one class; a class that is absent from a split; other rows in the baseline.
         TrainingError: a probe diverges.
     """
     validity = judge_accuracies(*states.baseline, settings.validity.min_noisy_accuracy, states.name)
     if "noise" in settings.targets:
-        validity.tell(strict=strict)
+        validity.tell(strict=settings.validity.strict)
     splits = split_rows(states.rows.ids, settings)
     below = _baseline_scores(states, baseline, splits, settings, device) if baseline is not None else {}
     for scores in run_probes(states, _all_layers(states), splits, settings, device, progress):
@@ -249,9 +247,7 @@ def run(run: Run) -> Iterator[ProbeRecord | EventRecord]:
         if settings.events:
             yield from events(states, settings, device=run.device, progress=track)
         else:
-            yield from probe(
-                states, settings, baseline=below, device=run.device, progress=track, strict=settings.validity.strict
-            )
+            yield from probe(states, settings, baseline=below, device=run.device, progress=track)
         targets = ("label", "original_label") if settings.events else settings.targets
         run.report(
             rows=len(states),

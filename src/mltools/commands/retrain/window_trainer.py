@@ -14,7 +14,6 @@ from mltools.errors import RowsError, TrainingError
 from mltools.hashing import ranked
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
-from mltools.io.provenance import threads
 from mltools.io.records import Record
 from mltools.layers import Window
 from mltools.model.anatomy import HEAD, select_part
@@ -33,8 +32,7 @@ from mltools.model.training import (
 )
 from mltools.model.validity import LEAST_OF_NOISY, Validity, judge, label_margins, margin_columns, read_labels
 from mltools.processes import Team
-from mltools.shards import item_digest
-from mltools.sweep import finished_errors, scaled
+from mltools.sweep import finished_errors, scaled, window_columns
 
 Rows = NDArray[np.int64]
 MOST_MEASURED = 512
@@ -303,11 +301,7 @@ class WindowTrainer:
         original = self.labels.original
         return WindowRecord(
             tool="retrain",
-            start=window.start,
-            end=window.end,
-            width=window.width,
-            layers=self.checkpoint.n_layers,
-            window=str(window),
+            **window_columns(window, self.checkpoint.n_layers, self.run),
             part=self.settings.part,
             n_noisy=n,
             noisy_accuracy=accuracy,
@@ -321,10 +315,7 @@ class WindowTrainer:
             baseline_train_accuracy=self.baseline_train_accuracy,
             learnt=learnt,
             train_head=self.settings.train_head,
-            run=self.run,
-            item_digest=item_digest(self.run, f"--layers {window}"),
             n_ties=ties,
-            threads=threads(),
             **margin_columns(label_margins(logits[:n], self.labels, split.noisy), self.baseline_margins),
             **self.validity.columns(),
         )

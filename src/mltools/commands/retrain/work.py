@@ -38,7 +38,6 @@ def retrain(
     done: Sequence[Record] = (),
     run: str | None = None,
     progress: Track = untracked,
-    strict: bool = False,
     edge: Callable[[], None] = lambda: None,
     team: Team = ALONE,
 ) -> Iterator[WindowRecord]:
@@ -53,7 +52,6 @@ def retrain(
         done: records of this sweep made earlier (`finished`), whose windows are left out.
         run: digest of settings and inputs, put into the records.
         progress: wraps the training steps of a window, to show progress.
-        strict: retrain nothing of a NOISY that has not memorised the noisy rows.
         edge: called before each window; it may raise to stop there.
         team: the processes that share the windows: each retrains one, then the next ones follow.
 
@@ -62,7 +60,7 @@ def retrain(
         it), then by start and end.
 
     Raises:
-        InvalidError: with `strict`, such a NOISY.
+        InvalidError: with `--strict`, a NOISY that has not memorised the noisy rows.
         CheckpointError: the checkpoints do not fit each other, or have no such part.
         RowsError: no noisy rows, too few clean ones, or `done` is of another sweep.
         TrainingError: a loss that is not finite.
@@ -79,7 +77,7 @@ def retrain(
                 edge()
             if number == 0:
                 sweep.enter(window.start)
-                sweep.measure_baseline(team).tell(strict=strict)
+                sweep.measure_baseline(team).tell(strict=settings.validity.strict)
             yield number, window
 
     def measured(item: tuple[int, Window]) -> WindowRecord:
@@ -159,7 +157,6 @@ def run(run: Run) -> Iterator[WindowRecord]:
             run.settings,
             done=run.earlier,
             run=run.digest,
-            strict=run.settings.validity.strict,
             progress=run.track,
             edge=run.edge,
             team=run.team,

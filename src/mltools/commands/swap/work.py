@@ -26,7 +26,7 @@ from mltools.hashing import draw_clean
 from mltools.io.columns import table_ids
 from mltools.io.examples import Examples
 from mltools.io.kinds import WindowRecord
-from mltools.io.provenance import Provenance, threads
+from mltools.io.provenance import Provenance
 from mltools.io.records import Record
 from mltools.layers import Window, all_windows, parse_windows
 from mltools.model.anatomy import BlockStack, select_part
@@ -51,9 +51,8 @@ from mltools.model.window_tree import window_logits
 from mltools.piped import PIPED, piped_windows
 from mltools.processes import ALONE, Team
 from mltools.run import Run
-from mltools.shards import item_digest
 from mltools.spec import bare
-from mltools.sweep import by_start, finished_errors, scaled
+from mltools.sweep import by_start, finished_errors, scaled, window_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -244,11 +243,7 @@ def _records(
         error = 1 - _share(hit[is_noisy])
         yield WindowRecord(
             tool="swap",
-            start=window.start,
-            end=window.end,
-            width=window.width,
-            layers=result.layers,
-            window=str(window),
+            **window_columns(window, result.layers, run),
             part=settings.part,
             positions=settings.positions,
             n_noisy=int(is_noisy.sum()),
@@ -259,10 +254,7 @@ def _records(
             clean_accuracy=_share(hit[~is_noisy]),
             **_interval(hit[~is_noisy], n_clean),
             reverted=reverted(result.predicted[i], labels),
-            run=run,
-            item_digest=item_digest(run, f"--layers {window}"),
             n_ties=int((result.margin[i] < TIE).sum()),
-            threads=threads(),
             precision=result.precision,
             n_rerun=int(result.rerun[i]) if result.precision != "fp32" else None,
             **margin_columns(margins[window][is_noisy], margins[UNCHANGED][is_noisy]),
