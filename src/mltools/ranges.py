@@ -1,4 +1,4 @@
-"""The range that a number must lie in, written beside its type: `Annotated[float, Range(0, 1)]`."""
+"""The range that a number must lie in, written in its flag: `Flag("--gap", numbers=Range(0, 1), …)`."""
 
 import math
 import sys
