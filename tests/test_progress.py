@@ -83,7 +83,18 @@ def test_what_is_opened_is_said_first(tiny: Tiny, noisy_rows: Path) -> None:
         "cli.say_opening = lambda *given: (say(*given), sys.exit(10 + len(slow & sys.modules.keys())))\n"
         "sys.exit(main(sys.argv[1:-1]))"
     )
-    for terminal, said in (("yes", f"swap: opening {tiny('bert', 1)}, {tiny('bert', 2)}, {noisy_rows}\n"), ("no", "")):
-        words = ["swap", str(tiny("bert", 1)), str(tiny("bert", 2)), str(noisy_rows), terminal]
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    first, second = str(tiny("bert", 1)), str(tiny("bert", 2))
+    swap = ["swap", first, second, str(noisy_rows)]
+    for *words, terminal, said in (
+        [*swap, "yes", f"swap: opening {', '.join(swap[1:])}\n"],
+        [*swap, "no", ""],
+        ["inspect", first, "yes", f"inspect: opening {first}\n"],
+        ["decoy", first, "--like", second, "-o", "d", "yes", f"decoy: opening {first}\n"],
+        ["plot", "heatmap", "swap.jsonl", "-o", "a.png", "yes", "plot: opening swap.jsonl\n"],
+        ["report", "swap.jsonl", "-o", "a.html", "yes", "report: opening swap.jsonl\n"],
+        ["mcog", "swap.jsonl", "yes", ""],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words, terminal], capture_output=True, text=True, check=False
+        )
         assert (done.returncode, done.stderr) == (10, said)

@@ -4,12 +4,14 @@ What is plain is read here and nowhere else decided: a word that is not understo
 typer (`mltools.cli.program`), which reads the whole line again and says what is wrong in its own words.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from mltools import console
 from mltools.cli.registry import command_names, command_spec
+from mltools.io.endings import FIGURES, PAGES
 from mltools.options import MessageOptions, Shown
 from mltools.spec import Field, Flag, flatten, one_of
 
@@ -46,10 +48,23 @@ def say_opening(name: str, given: Mapping[str, Any]) -> None:
         return
     fields = list(flatten(command_spec(name).settings))
     inputs = [each for each in fields if each.mark.opens and given.get(each.name)]
-    if inputs and any(each.name == "dry_run" or each.mark.opens == "states" for each in fields):  # those that are long
-        values = (given[each.name] for each in inputs if not isinstance(each.mark, Flag))
-        names = [word for value in values for word in ([value] if isinstance(value, str) else value)]
+    values = (given[each.name] for each in inputs if not isinstance(each.mark, Flag))
+    names = [word for value in values for word in ([value] if isinstance(value, str) else value)]
+    if names and _takes_long(fields, inputs, names, given):
         console.log(f"{name}: opening {', '.join(names)}")
+
+
+def _takes_long(
+    fields: Sequence[Field], inputs: Sequence[Field], names: Sequence[str], given: Mapping[str, Any]
+) -> bool:
+    """Whether a command is one of the long ones, opens a checkpoint or folder of rows, or draws."""
+    opens_models = any(each.mark.opens in ("checkpoint", "states") for each in inputs)
+    return (
+        any(each.name == "dry_run" or each.mark.opens == "states" for each in fields)
+        or opens_models
+        or any(map(os.path.isdir, names))
+        or str(given.get("out")).lower().endswith((*FIGURES, *PAGES))
+    )
 
 
 def apply_messages(given: dict[str, Any]) -> dict[str, Any]:
