@@ -368,7 +368,6 @@ def test_swap_finds_the_planted_layers(planted: Planted) -> None:
     assert best(scores, 2) == set(planted.layers)
 
 
-@pytest.mark.slow
 def test_retrain_finds_the_planted_layers(planted: Planted) -> None:
     noisy = open_checkpoint(str(planted.noisy))
     pretrained = open_checkpoint(str(planted.pretrained), fresh_head=noisy.labels)
@@ -397,7 +396,6 @@ def frozen(tiny: Tiny, aux_rows: Path, tmp_path_factory: pytest.TempPathFactory)
     return folder / "model"
 
 
-@pytest.mark.slow
 def test_gradients_and_probes_miss_the_planted_layers(planted: Planted, frozen: Path, cli: Cli) -> None:
     """What the other two say here: gradients rank a frozen layer among the two best in every placement (chance would
     put both planted ones there once in 15), and probes cannot tell 9 noisy rows from 33 clean ones in any layer."""
