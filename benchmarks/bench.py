@@ -497,6 +497,23 @@ def time_correlate(bench: Bench, repeats: int) -> Timing:
     )
 
 
+def time_start(bench: Bench, repeats: int) -> Timing:
+    """Whole processes: swap of two rows, every window, against the imports alone of what it runs: the start that is ours.
+
+    The imports are torch, the model's class and its tokenizer's, by their public names.
+    """
+    rows = bench.scratch / "two.jsonl"
+    lines = (bench.scratch / "noisy.jsonl").read_text().splitlines()
+    pair = [next(line for line in lines if json.loads(line)["noisy"] is noisy) for noisy in (True, False)]
+    rows.write_text("\n".join(pair) + "\n")
+    names = f"{type(bench.opened.model).__name__}, {type(bench.tokenizer).__name__}"
+    plainly = [sys.executable, "-c", f"import torch; from transformers import {names}"]
+    ours = [sys.executable, "-m", "mltools", "swap", "-q", str(bench.noisy), str(bench.clean), str(rows)]
+    pairs = [(child_seconds(ours), child_seconds(plainly)) for _ in range(repeats)]
+    notes = "whole processes, all windows of two rows, against the imports alone"
+    return replace(summarise("start", bench, pairs, notes=notes), rows=2)
+
+
 def time_lines(tool: str, bench: Bench, rows: Iterable[dict[str, Any]], repeats: int, *options: str) -> Timing:
     """Whole processes: a command against `jq -c .` on the same file; CPU seconds of the children."""
     path = bench.scratch / f"{tool}.jsonl"
@@ -520,6 +537,7 @@ TOOLS: dict[str, Callable[[Bench, int], Timing | list[Timing]]] = {
     "perturb": time_perturb,
     "mcog": time_mcog,
     "correlate": time_correlate,
+    "start": time_start,
     "finetune": time_finetune,
     "swap": time_swap,
     "swap-ways": time_swap_ways,
