@@ -503,7 +503,7 @@ def time_correlate(bench: Bench, repeats: int) -> Timing:
 
 
 def time_start(bench: Bench, repeats: int) -> Timing:
-    """Whole processes: swap of two rows, every window, against the imports alone of what it runs: the start that is ours.
+    """Whole processes: swap of two rows, every window, against the imports of what it runs: the start that is ours.
 
     The imports are torch, the model's class and its tokenizer's, by their public names.
     """
