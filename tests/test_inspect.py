@@ -225,6 +225,15 @@ def test_a_difference_that_is_null_says_whose_numbers_are_not_finite(cli: Cli, w
     assert (record["not_finite"], record["other_not_finite"]) == (2, 0)
 
 
+def test_tensors_that_are_not_there(cli: Cli, weights: Callable[..., Path], tmp_path: Path) -> None:
+    """A file without tensors gave no word; a missing second file was called a wrong kind of name."""
+    empty, some = weights("empty.safetensors", {}), weights("some.safetensors", {"h.0.weight": torch.ones(2)})
+    result = cli("inspect", empty)
+    assert (result.code, result.err) == (3, f"mltools: {empty}: no tensors in it\n")
+    result = cli("inspect", some, tmp_path / "none.safetensors")
+    assert (result.code, result.err) == (5, f"mltools: no such file: {tmp_path / 'none.safetensors'}\n")
+
+
 def test_two_checkpoints_one_not_finite(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     shutil.copytree(tiny("bert", 1), tmp_path / "bad")
     tensors = load_file(tmp_path / "bad/model.safetensors")

@@ -132,12 +132,14 @@ def inspect_tensors(
         blocks: what stands before a layer's number in the names.
 
     Raises:
-        RowsError: not a whole safetensors file.
+        RowsError: not a whole safetensors file, or none with tensors.
         UsageError: layers or blocks that are not there.
     """
     own = stored_tensors(first)
     others = stored_tensors(second) if second is not None else {}
     tensors = {**own, **{name: tensor for name, tensor in others.items() if name not in own}}
+    if not tensors:
+        raise RowsError(f"{' and '.join(filter(None, (first, second)))}: no tensors in it")
     numbers = find_layers(tensors, blocks)
     n_layers = max(numbers.values(), default=None)
     outside = set(layers or ()) - set(numbers.values())

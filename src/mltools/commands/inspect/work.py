@@ -10,8 +10,9 @@ from mltools.commands.inspect.file import find_provenance, inspect_file, is_file
 from mltools.commands.inspect.text import Found, as_text
 from mltools.commands.inspect.weights import inspect_tensors
 from mltools.console import printable
-from mltools.errors import UsageError
+from mltools.errors import NotFoundError, UsageError
 from mltools.io.provenance import CHECKPOINT_FILE, command_for
+from mltools.io.source import STDIN
 from mltools.io.stdout import write_stdout
 from mltools.run import Run
 from mltools.sinks import RecordSink, TextSink
@@ -27,6 +28,9 @@ def run(run: Run) -> Iterator[Found | str]:
     elif all(map(is_weights, names)) and not settings.show_command:
         yield from inspect_tensors(first, second, layers, settings.blocks)
     elif second is not None:
+        missing = next((name for name in names if is_file(name) and name != STDIN and not Path(name).exists()), None)
+        if missing is not None:
+            raise NotFoundError(f"no such file: {missing}")
         if is_file(first) or is_file(second) or settings.show_command:
             raise UsageError(
                 "two names are two checkpoints or two files of weights to compare; look at others one by one"
