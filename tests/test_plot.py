@@ -887,3 +887,12 @@ def test_pictures_say_what_bars_and_bands_are(file: File) -> None:
     assert "layer" in names(events.panels(read(crossings)))
     assert "F1 (± SD)" in names(probe.panels(read(probes("noise", [0.5, 0.6]))))
     assert "accuracy@k (95 % intervals, chance dashed)" in names(score.panels(read([judged("swap", 1, 0.5)])))
+
+
+def test_means_of_correlations_are_of_no_pair(cli: Cli, file: File) -> None:
+    """They were drawn as a pair, with ones in the diagonal."""
+    means = pair("bert,opt", "each other", 0.5, n_pairs=1)
+    result = cli("plot", "matrix", file([means]))
+    assert result.code == 3 and "only means over every two series" in result.err
+    pairs = [pair("bert", "opt", 0.25)]
+    assert cli("plot", "matrix", file([*pairs, means])).out == cli("plot", "matrix", file(pairs)).out

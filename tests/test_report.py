@@ -116,3 +116,13 @@ def test_a_browser_shows_the_page_and_says_nothing(page: Path, tmp_path: Path) -
     title = re.findall("<title>(.*?)</title>", done.stdout)[0]
     assert title.endswith("figures 8") and title.startswith("sorted 0.3 0.2 0.1")
     assert "CONSOLE" not in done.stderr
+
+
+def test_tables_begin_with_what_tells_the_records_apart(cli: Cli, tmp_path: Path) -> None:
+    """Tags stood behind a dozen columns, out of sight."""
+    rows = [{**row, "seed": 1} for row in layers([1.0, 2.0], dataset="a")]
+    page = cli("report", write_jsonl(tmp_path / "layers.jsonl", rows)).out
+    heads = re.findall(r"<thead>.*?</thead>", page)
+    assert heads and all(
+        re.findall(r"<th[^>]*>([^<]*)", head)[:3] == ["tool", "dataset", "seed"] for head in heads[:-1]
+    )

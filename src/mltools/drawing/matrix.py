@@ -11,18 +11,21 @@ from mltools.io.records import Record, Records
 
 
 def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
-    """Make a grid a table, a method and a value.
+    """Make a grid a table, a method and a value. Means over every two series (`correlate --mean`) are of no pair.
 
     Raises:
-        RowsError: other records, or a pair that comes twice.
+        RowsError: other records, none but means, or a pair that comes twice.
     """
     drawn: list[Panel] = []
     for key, members in grouped(records, asked.by).items():
         tables: dict[tuple[str, str], list[Record]] = {}
         for record in members:
-            tables.setdefault((record.get("method", str), record.get("value", str)), []).append(record)
+            if record.values.get("n_pairs") is None:
+                tables.setdefault((record.get("method", str), record.get("value", str)), []).append(record)
         for (method, value), table in tables.items():
             drawn.append(_grid(without(key, "tool"), value, f"{method} correlation", table))
+    if not drawn:
+        raise RowsError("only means over every two series, which are one number each; run correlate without --mean")
     return drawn
 
 

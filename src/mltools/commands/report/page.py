@@ -6,6 +6,8 @@ from html import escape
 from typing import Any
 
 from mltools.console import printable
+from mltools.io.groups import GROUPING
+from mltools.io.kinds import known_columns
 from mltools.io.provenance import Provenance
 
 MOST_ROWS = 2000
@@ -73,12 +75,14 @@ class Page:
         self._parts.append(f'<p class="note">No {escape(what)}: {escape(printable(reason))}</p>')
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "Records") -> None:
-        """Add records as a table; columns without a value, and lists, are left out."""
+        """Add records as a table, tags right after the tool; columns without a value, and lists, are left out."""
         names = [
             name
             for name in dict.fromkeys(name for row in rows for name in row)
             if any(row.get(name) is not None and not isinstance(row[name], list | dict) for row in rows)
         ]
+        known = known_columns() - GROUPING
+        names.sort(key=lambda name: (name != "tool", name in known))
         bad = [row for row in rows if row.get("valid") is False]
         if title == "Records":
             self.records += len(rows)
