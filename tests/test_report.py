@@ -124,5 +124,5 @@ def test_tables_begin_with_what_tells_the_records_apart(cli: Cli, tmp_path: Path
     page = cli("report", write_jsonl(tmp_path / "layers.jsonl", rows)).out
     heads = re.findall(r"<thead>.*?</thead>", page)
     assert heads and all(
-        re.findall(r"<th[^>]*>([^<]*)", head)[:3] == ["tool", "dataset", "seed"] for head in heads[:-1]
+        re.findall(r"<th [^>]*>([^<]*)", head)[:3] == ["tool", "dataset", "seed"] for head in heads[:-1]
     )
