@@ -705,3 +705,29 @@ def test_clusters_at_the_prompt(cli: Cli) -> None:
     assert (mean["ci_low"], mean["ci_high"]) == pytest.approx((record["ci_low"], record["ci_high"]))
     refused = cli("correlate", "--on", "model", "--pool", "--cluster", "dataset", stdin=lines(rows))
     assert (refused.code, refused.err) == (2, "mltools: --cluster dataset: no key column (model); name it in --on\n")
+
+
+# -- what would mislead -------------------------------------------------------------------------------
+def test_models_of_several_depths_in_one_series_are_said(cli: Cli) -> None:
+    """Centres of 6 and of 24 layers agree because one model is deeper."""
+    rows = [
+        {"tool": tool, "layers": depth, "m_cog": depth / 2 + i, "dataset": task, "model": str(depth)}
+        for depth in (6, 24)
+        for i, task in enumerate("abc")
+        for tool in ("swap", "grads")
+    ]
+    note = "layers of models with 6 and 24 layers are in one series"
+    assert note in cli("correlate", "--on", "dataset,model", stdin=lines(rows)).err
+    assert note not in cli("correlate", "--on", "dataset", "--per", "model", stdin=lines(rows)).err
+    assert note not in cli("correlate", "--on", "tool,dataset", "--pivot", "model", stdin=lines(rows)).err
+
+
+def test_a_key_with_a_number_and_an_undefined_one_is_refused_or_said(cli: Cli) -> None:
+    """The undefined one was left out in silence, pooled or not."""
+    rows = [*centres("swap", {"a": 1.0, "b": 2.0, "c": 3.0}), *centres("grads", {"a": 1.0, "b": 2.0, "c": 3.0})]
+    rows.append({**rows[0], "m_cog": None})
+    what = "1 keys have undefined numbers and others (first: a)"
+    refused = cli("correlate", "--on", "dataset", stdin=lines(rows))
+    assert refused.code == 3 and what in refused.err
+    pooled = cli("correlate", "--on", "dataset", "--pool", stdin=lines(rows))
+    assert f"note: {what}; the means are of the others" in pooled.err and pooled.records[0]["n"] == 3

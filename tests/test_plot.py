@@ -896,3 +896,10 @@ def test_means_of_correlations_are_of_no_pair(cli: Cli, file: File) -> None:
     assert result.code == 3 and "only means over every two series" in result.err
     pairs = [pair("bert", "opt", 0.25)]
     assert cli("plot", "matrix", file([*pairs, means])).out == cli("plot", "matrix", file(pairs)).out
+
+
+def test_groups_that_are_not_drawn_are_counted(cli: Cli, file: File) -> None:
+    rows = [event(name, 3, model=model) for model in "ab" for name in ("crossing", "initiation")]
+    result = cli("plot", "scatter", file([*rows, event("crossing", 3, model="c")]), "--value", "crossing,initiation")
+    assert "note: 1 of 3 groups lack crossing or initiation and are not drawn (first: c)\n" in result.err
+    assert "not drawn" not in cli("plot", "scatter", file(rows), "--value", "crossing,initiation").err

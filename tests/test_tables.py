@@ -121,6 +121,27 @@ def test_k9_other_readers(reader: str, tmp_path: Path) -> None:
             assert READERS[reader](two_files(tmp_path, name)) == 4
 
 
+@pytest.mark.parametrize("reader", ["polars", "duckdb"])
+def test_k9_files_with_other_tags_are_put_together_by_name(reader: str, tmp_path: Path) -> None:
+    """As docs/formats.md says: tags of other names, places and types, and nulls."""
+    tags: list[dict[str, Any]] = [
+        {"model": "bert", "lr": 1},
+        {"lr": 0.5, "model": "opt"},
+        {"model": None, "seed": 3},
+        {},
+    ]
+    paths = [str(tmp_path / f"{i}.parquet") for i in range(len(tags))]
+    for path, own in zip(paths, tags, strict=True):
+        write_table(Path(path), [{**record(KINDS["window"]), **own}], None, [KINDS["window"]])
+    if reader == "polars":
+        whole = pl.concat(map(pl.read_parquet, paths), how="diagonal_relaxed")
+        found = [tuple(row) for row in whole.select("model", "lr", "seed").rows()]
+    else:
+        duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed (pip install duckdb)")
+        found = duckdb.sql(f"select model, lr, seed from read_parquet({paths}, union_by_name = true)").fetchall()
+    assert found == [("bert", 1.0, None), ("opt", 0.5, None), (None, None, 3), (None, None, None)]
+
+
 @pytest.mark.parametrize("ending", [".csv", ".jsonl.gz", ".ndjson.zst", ".parquet", ".jsonl"])
 @pytest.mark.parametrize("name", ["window", "probe", "event", "generalisation"])
 def test_k9_records_come_back_as_they_went(name: str, ending: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The axes are two values (columns, or events such as crossing), or one value of t
 
 from collections.abc import Iterable, Iterator
 
+from mltools import console
 from mltools.analysis.carried import Carried
 from mltools.analysis.epochs import LastEpochs
 from mltools.console import printable
@@ -66,6 +67,11 @@ def panels(records: Iterable[Records], asked: Asked = Asked()) -> list[Panel]:
     x, y = _axes(found, values, asked.pivot)
     dots = [_dot(marked(series[name], carried[name]), own.get(x), own.get(y)) for name, own in found.items()]
     kept = [dot for dot in dots if dot is not None]
+    if kept and len(kept) < len(dots):
+        first = next(name for name, dot in zip(found, dots, strict=True) if dot is None)
+        console.warn(
+            f"{len(dots) - len(kept)} of {len(dots)} groups lack {x} or {y} and are not drawn (first: {first})"
+        )
     if not kept:
         raise RowsError(f"no group has both {x} and {y}")
     said = validity(Carried().join(carried.values()))

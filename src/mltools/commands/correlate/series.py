@@ -18,16 +18,22 @@ from mltools.io.groups import SCALARS, Cells, Groups, tags_of
 from mltools.io.records import Record, Records, are_numbers
 
 Key = tuple[Any, ...]
+LAYERS = ("layer", "m_cog", "m_cog_solved")
+"""Columns whose numbers are layers."""
 PAIR = "assigned_label"  # of records about one pair of classes; beside them stands a record of all pairs together
 
 
 @dataclass
 class Series:
-    """The numbers of one series: by tool where they are to be scaled (else all under ""), then by key."""
+    """The numbers of one series: by tool where they are to be scaled (else all under ""), then by key.
+
+    `depths` are the numbers of layers of the models whose layers (or centres of gravity) the numbers are.
+    """
 
     cells: dict[str, Cells[Key]] = field(default_factory=dict)
     undefined: set[Key] = field(default_factory=set)
     carried: Carried = field(default_factory=Carried)
+    depths: set[int] = field(default_factory=set)
 
 
 class SeriesReader:
@@ -96,6 +102,9 @@ class SeriesReader:
         try:
             numbers = list(map(itemgetter(column), records.values))
             self._carry(records, value, heads)
+            if column in LAYERS and "layers" in records.values[0]:
+                for head, depth in set(zip(records.columns(heads), records.columns(("layers",)), strict=True)):
+                    self._series(head, value).depths.add(*depth)
             if None in numbers:
                 undefined = records.where(column, lambda number: number is None)
                 for head, key in zip(undefined.columns(heads), undefined.columns(on), strict=True):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mltools import console
 from mltools.analysis.carried import Carried
 from mltools.analysis.statistics import adjust, agreement, mean_agreement
 from mltools.commands.correlate import Settings
@@ -55,6 +56,7 @@ def correlate(
         for part in block.by_columns():
             reader.read(part)
     reader.weigh_sweeps()
+    _warn_of_depths(reader)
     if settings.cluster is not None and settings.cluster not in reader.on:
         raise UsageError(f"--cluster {settings.cluster}: no key column ({', '.join(reader.on)}); name it in --on")
     found = [(key, record) for key, table in reader.tables.items() for record in _pairs(table, settings, reader.on)]
@@ -64,6 +66,19 @@ def correlate(
     adjusted = adjust([record.p for _, record in found])
     for (key, record), p in zip(found, adjusted, strict=True):
         yield replace(record, p_adjusted=p), dict(zip(settings.per, key, strict=True))
+
+
+def _warn_of_depths(reader: SeriesReader) -> None:
+    """Say where a series holds layers of models of several depths: a deeper model's are higher for that alone."""
+    for table in reader.tables.values():
+        for name, series in table.items():
+            if len(series.depths) > 1:
+                depths = " and ".join(map(str, sorted(series.depths)))
+                console.warn(
+                    f"{name}: layers of models with {depths} layers are in one series, which may agree with another "
+                    "for their depth alone; compare within models (--per)"
+                )
+                return
 
 
 def _pairs(table: dict[str, Series], settings: Settings, on: Sequence[str]) -> Iterator[CorrelationRecord]:
@@ -163,6 +178,13 @@ def _numbers(series: Series, settings: Settings) -> dict[Key, float]:
         merged.enter(list(means), numbers, repeats=True)
     if merged.again and not settings.pool:
         raise RowsError("several tools have a value for the same key; add tool to --on, or average them with --pool")
+    both = series.undefined & merged.first.keys()
+    if both:
+        shown = ", ".join(map(str, next(iter(sorted(both, key=str)))))
+        what = f"{len(both)} keys have undefined numbers and others (first: {shown})"
+        if not settings.pool:
+            raise RowsError(f"{what}; name the column that tells the records apart with --on, or average with --pool")
+        console.warn(f"{what}; the means are of the others")
     return {**dict.fromkeys(series.undefined, nan), **merged.means()}
 
 
