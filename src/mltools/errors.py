@@ -23,6 +23,11 @@ def lacks_memory(error: BaseException | None) -> bool:
     return named or OUT_OF_MEMORY.search(str(error)) is not None or lacks_memory(error.__cause__)
 
 
+def brief(error: BaseException, most: int = 120) -> str:
+    """Give the words of a library's error in one line, cut short; the name of its kind if it has none."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:most]
+
+
 class MltoolsError(Exception):
     """Something went wrong that a person can mend; `str(error)` is the whole message."""
 

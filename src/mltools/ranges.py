@@ -9,6 +9,8 @@ from mltools.errors import UsageError
 
 LARGEST = (1 << 63) - 1
 """The largest whole number that Parquet and every library here can hold."""
+EXACT = 1 << 53
+"""Floating-point numbers from here on may stand for several whole ones, which lose digits where a float holds them."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from mltools import console, signals
 from mltools.io.partial import Partial
-from mltools.io.source import STDIN
 from mltools.io.stdout import write_stdout
 from mltools.io.writer import RecordWriter
 from mltools.run import Run
@@ -82,11 +81,6 @@ class TextSink(NoSink):
         """Write a line."""
         write_stdout(line.encode() + b"\n")
         self.n += 1
-
-
-def to_stdout(path: Path | None) -> bool:
-    """Whether an output option means stdout."""
-    return path is None or str(path) == STDIN
 
 
 def stdout_colors() -> Literal[0, 256, 16_777_216]:

@@ -12,6 +12,9 @@ from mltools.io.writer import Tags
 from mltools.layers import Window, parse_layers
 from mltools.shards import item_digest
 
+ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
+"""What a window is measured by, and what a record can only say of it once the full window is known."""
+
 
 def finished(records: Iterable[Record], tool: str, part: str, tags: Tags) -> list[Record]:
     """Pick the records of an earlier, unfinished sweep: those of the tool with this part and exactly these tags."""
@@ -45,7 +48,7 @@ def finished_errors(done: Sequence[Record], n_layers: int, expected: Mapping[str
                     "inputs; resume with the same ones, or tell sweeps apart with --tag"
                 )
         window = Window(parse_layers(record.get("window", str), n_layers))
-        errors[window] = record.number("memorisation_error")
+        errors[window] = record.number(ERROR)
     return errors
 
 

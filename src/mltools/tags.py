@@ -5,11 +5,10 @@ import re
 from collections.abc import Collection, Sequence
 
 from mltools.errors import UsageError
+from mltools.ranges import EXACT
 
 TagValue = str | int | float | bool
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-EXACT = 1 << 53
-"""Whole numbers beyond this lose digits where a reader holds them as floats."""
 
 
 def parse_tags(tags: Sequence[str], taken: Collection[str] = ()) -> dict[str, TagValue]:

@@ -18,10 +18,9 @@ from mltools.errors import RowsError
 from mltools.io.groups import Group, Groups
 from mltools.io.records import Record, Records, are_numbers
 from mltools.layers import Span, format_span
-from mltools.sweep import scaled
+from mltools.sweep import ERROR, SCALED, scaled
 
 Head = tuple[str, int]  # what records are of: "window" or "layer", and L
-ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
 CLEAN = "clean_accuracy"
 MOST_LAYERS = 1_000_000
 """No model has more; a record that says so would keep whoever lists its layers busy for ever."""
@@ -223,7 +222,7 @@ def _plan(values: Mapping[str, Any], value: str | None) -> tuple[str, list[str],
     if values.get("start") is None:
         return "layer", ["layers", "layer", "layer"], value or "score"
     width = ["width"] if values.get("width") is not None else []
-    return "window", ["layers", "start", "end", *width], value or "memorisation_error"
+    return "window", ["layers", "start", "end", *width], value or ERROR
 
 
 class _Cells(dict[tuple[int, ...], tuple[Head, Span]]):

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from mltools.io.partial import PARTIAL
+
 OUTPUT_OPTIONS = ("--out", "--provenance", "--per-row", "--save", "--write")
 SWITCHES = ("--force", "--quiet", "--verbose", "--debug", "--no-color")
-PARTIAL = ".partial"
-"""How records are named that a stopped run left for its own output, which is whole without a word of them."""
 SHORT = re.compile(r"-[qv]*(o.*)?")
 """Short options in one word, of which only -o takes a value: the rest of the word, or the next one."""
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 
 from mltools.analysis.layer_scores import LayerScores, window_means
-from mltools.analysis.score_records import ERROR, SCALED
 from mltools.drawing.grouped import Asked, read_groups, title, validity
 from mltools.drawing.panels import Grid, Panel
 from mltools.errors import RowsError, UsageError
 from mltools.io.kinds import WindowRecord
 from mltools.io.records import Records
+from mltools.sweep import ERROR, SCALED
 
 SHARES = {SCALED, *(field.name for field in fields(WindowRecord) if field.metadata.get("high") == 1)}
 

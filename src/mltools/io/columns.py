@@ -9,12 +9,11 @@ from typing import Literal, Protocol, cast
 from mltools.errors import RowsError
 from mltools.io.delimited import Cells, read_cell
 from mltools.io.rows import Block, Values, json_preview, kind_name, missing_column
+from mltools.ranges import EXACT
 
 Label = int | str
 RowId = int | str
 LabelType = Literal["auto", "str"]
-EXACT = 1 << 53
-"""Floating-point numbers from here on may stand for several integers."""
 LONG = range(-(1 << 63), 1 << 63)
 """Integers that every table can hold."""
 

@@ -11,13 +11,15 @@ from mltools import console
 from mltools.errors import UsageError
 from mltools.io.atomic import lock
 from mltools.io.source import Source
+from mltools.io.stdout import STDOUT
 
-STDOUT = 1
+PARTIAL = ".partial"
+"""How records are named that a stopped run left for its own output, which is whole without a word of them."""
 
 
 def partial_path(out: Path) -> Path:
     """Where the finished records of a run that writes `out` are kept: beside it, as `OUT.partial`."""
-    return out.with_name(f"{out.name}.partial")
+    return out.with_name(out.name + PARTIAL)
 
 
 def whole_lines(path: Path) -> list[bytes]:

@@ -26,8 +26,8 @@ from mltools.io.atomic import atomic_file, is_device
 from mltools.io.columns import RowId
 from mltools.io.provenance import KEY, Provenance
 from mltools.io.rows import json_preview
-from mltools.io.source import STDIN, Source, rereadable
-from mltools.io.stdout import write_stdout
+from mltools.io.source import Source, rereadable
+from mltools.io.stdout import to_stdout, write_stdout
 
 HIDDEN = "hidden_states"
 BASELINE = "baseline"
@@ -152,16 +152,15 @@ def states_output(out: Path | None, *, replace: bool = False) -> Iterator[Path]:
     Raises:
         UsageError: stdout is a terminal.
     """
-    to_stdout = out is None or str(out) == STDIN
-    if out is not None and not to_stdout and not is_device(out):
+    if out is not None and not to_stdout(out) and not is_device(out):
         with atomic_file(out, replace=replace) as path:
             yield path
         return
-    if to_stdout and sys.stdout.isatty():
+    if to_stdout(out) and sys.stdout.isatty():
         raise UsageError("states are not for a terminal: name a file with -o, or pipe them on")
     with tempfile.NamedTemporaryFile(prefix="mltools-") as copy:
         yield Path(copy.name)
-        if out is not None and not to_stdout:
+        if out is not None and not to_stdout(out):
             with out.open("wb") as stream:
                 shutil.copyfileobj(copy, stream)
             return

@@ -4,10 +4,16 @@ import errno
 import json
 import os
 import select
+from pathlib import Path
 
 from mltools.errors import MltoolsError
 
 STDOUT = 1
+
+
+def to_stdout(path: Path | None) -> bool:
+    """Whether an output option means stdout."""
+    return path is None or str(path) == "-"
 
 
 def write_stdout(data: bytes, *, keep_going: bool = False) -> None:

@@ -9,7 +9,7 @@ from mltools.errors import RowsError, UsageError
 from mltools.io.lines import dump
 from mltools.io.partial import Partial
 from mltools.io.provenance import Provenance
-from mltools.io.stdout import write_json
+from mltools.io.stdout import to_stdout, write_json
 from mltools.io.tables import write_table
 
 Tags = Mapping[str, str | int | float | bool]
@@ -31,7 +31,7 @@ class RecordWriter:
         """
         self._keep_going = keep_going
         self._replace = replace
-        self._out = None if out is None or str(out) == "-" else out
+        self._out = None if to_stdout(out) else out
         self._tags = dict(tags or {})
         self._rows: list[dict[str, Any]] = []
         self.provenance: Provenance | None = None

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from transformers.utils import logging as transformers_logging
 
 from mltools import console
-from mltools.errors import CheckpointError, UsageError, lacks_memory
+from mltools.errors import CheckpointError, UsageError, brief, lacks_memory
 from mltools.io.provenance import folder_stamp
 from mltools.io.rows import json_preview
 from mltools.model.anatomy import HEAD, find_blocks, find_parts
@@ -166,7 +166,7 @@ def _checkpoint_errors(name: str, what: str) -> Iterator[None]:
     except Exception as error:  # a broken checkpoint can make it raise anything
         if lacks_memory(error):
             raise MemoryError from error
-        raise CheckpointError(f"{name}: {what} ({_brief(error)})") from error
+        raise CheckpointError(f"{name}: {what} ({brief(error, 200)})") from error
 
 
 def _load_config(folder: Path, name: str, stored: Mapping[str, Stored]) -> Any:
@@ -246,7 +246,3 @@ def _load_model(folder: Path, name: str, config: Any) -> tuple[Any, dict[str, An
             ignore_mismatched_sizes=True,  # a head's size may change; `weight_faults` refuses all else
         )
         return model, info
-
-
-def _brief(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]

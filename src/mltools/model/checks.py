@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mltools import console
-from mltools.errors import CheckpointError, lacks_memory
+from mltools.errors import CheckpointError, brief, lacks_memory
 from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
@@ -176,12 +176,8 @@ def _difference(compute: Callable[[], Tensor], wanted: Tensor) -> str:
     except Exception as error:  # blocks of unknown code, called in a way that they may not bear
         if lacks_memory(error):
             raise
-        return _brief(error)
+        return brief(error)
     return "" if gap <= TOLERANCE * max(1.0, float(wanted.abs().max())) else f"they differ by {gap:.3g}"
-
-
-def _brief(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:120]
 
 
 @torch.inference_mode()
@@ -202,7 +198,7 @@ def self_check(runner: Runner, encoded: Encoded) -> None:
         except UNUSUAL as error:
             if lacks_memory(error):
                 raise
-            raise CheckpointError(f"{type(runner.model).__name__} cannot run these rows ({_brief(error)})") from error
+            raise CheckpointError(f"{type(runner.model).__name__} cannot run these rows ({brief(error)})") from error
         findings = []
         for way in product(*((True, False) if each else (False,) for each in own)):
             runner.pads, runner.walks, runner.pools_last_block = way

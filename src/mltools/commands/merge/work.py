@@ -19,10 +19,7 @@ from mltools.io.source import STDIN
 from mltools.io.stdout import write_stdout
 from mltools.shards import item_digest, item_line
 from mltools.spec import CommandSpec, Operand, flatten
-from mltools.sweep import scaled
-
-ERROR, SCALED = "memorisation_error", "memorisation_error_scaled"
-"""What a window is measured by, and what a part can only say of it once the full window is known."""
+from mltools.sweep import ERROR, SCALED, scaled
 
 
 @dataclass(frozen=True)

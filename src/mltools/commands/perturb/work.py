@@ -30,9 +30,8 @@ from mltools.io.lines import PARQUET, is_lines, open_lines
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
 from mltools.io.rows import Block, RawRow, Values, json_preview
 from mltools.io.source import Source
-from mltools.io.stdout import write_json
+from mltools.io.stdout import to_stdout, write_json
 from mltools.run import Run
-from mltools.sinks import to_stdout
 
 
 @dataclass

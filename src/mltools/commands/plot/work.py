@@ -8,9 +8,9 @@ from mltools.drawing.figure import FigureStyle, check_matplotlib, draw_figure
 from mltools.drawing.grouped import Asked
 from mltools.drawing.panels import Panel
 from mltools.drawing.text import TextStyle, draw_text
-from mltools.io.stdout import write_stdout
+from mltools.io.stdout import to_stdout, write_stdout
 from mltools.run import Run
-from mltools.sinks import stdout_colors, to_stdout
+from mltools.sinks import stdout_colors
 
 
 def run(run: Run) -> Iterator[Panel]:

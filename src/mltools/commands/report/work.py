@@ -11,10 +11,10 @@ from mltools.drawing.grouped import Asked
 from mltools.errors import MltoolsError, RowsError
 from mltools.io.atomic import atomic_file
 from mltools.io.records import Records
-from mltools.io.stdout import write_stdout
+from mltools.io.stdout import to_stdout, write_stdout
 from mltools.io.writer import as_row
 from mltools.run import Run
-from mltools.sinks import TextSink, to_stdout
+from mltools.sinks import TextSink
 
 KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "start": ("Windows", "window", ("heatmap", "maxima")),

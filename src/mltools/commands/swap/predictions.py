@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mltools import console
 from mltools.commands.swap import Settings
-from mltools.errors import lacks_memory
+from mltools.errors import brief, lacks_memory
 from mltools.io.columns import RowId
 from mltools.layers import Window
 from mltools.model.batches import Batch, Encoded
@@ -246,7 +246,7 @@ def _lowered(sides: Sides, encoded: Encoded, ids: Sequence[RowId], walk: Walk) -
     except UNUSUAL as failure:
         if lacks_memory(failure):
             raise
-        return None, 0.0, " ".join(str(failure).split())[:120] or type(failure).__name__
+        return None, 0.0, brief(failure)
     return low, error, "" if isfinite(error) else "its logits are no finite numbers"
 
 
