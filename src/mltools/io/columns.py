@@ -2,9 +2,10 @@
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, TypeVar, cast
 
 from mltools.errors import RowsError
 from mltools.io.delimited import Cells, read_cell
@@ -13,6 +14,7 @@ from mltools.ranges import EXACT
 
 Label = int | str
 RowId = int | str
+L = TypeVar("L", int, str, int | str)
 LabelType = Literal["auto", "str"]
 LONG = range(-(1 << 63), 1 << 63)
 """Integers that every table can hold."""
@@ -195,6 +197,12 @@ class IdReader:
             if not self._unique or list(map(self._seen.setdefault, named, block.numbers)) == list(block.numbers):
                 return named
         return list(map(self.read, indices, block.numbers, block.values))
+
+
+def most_frequent(labels: Iterable[L]) -> list[L]:
+    """Sort labels by how often they occur; of equally frequent ones the lower comes first (Appendix C)."""
+    counts = Counter(labels)
+    return sorted(counts, key=lambda label: (-counts[label], label))
 
 
 def table_ids(ids: Sequence[RowId]) -> list[int] | list[str]:

@@ -1,7 +1,7 @@
 """Correlate tools, models, tasks or measures over shared keys (Table 2, Figures 8 and 9). Needs no torch.
 
 Long records in, one record a pair of series out. A series is one value of the pivot column (swap, retrain, …) or
-one of several values; its points are keys, combinations of the columns `on`. The numbers are `tools/statistics.py`'s.
+one of several values; its points are keys, combinations of the columns `on`. The numbers are `analysis.statistics`'.
 """
 
 import json

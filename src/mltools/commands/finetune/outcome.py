@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from mltools.commands.finetune import Settings
-from mltools.commands.finetune.state import MEMORISED
 from mltools.io.kinds import EpochRecord
+from mltools.io.provenance import CHECKPOINT_INSIDE
+from mltools.options import ValidityOptions
 
-MEMORISED_FROM = 0.9
+MEMORISED_FROM = ValidityOptions.min_noisy_accuracy
 """Accuracy on noisy rows from which on they count as memorised: what the techniques ask of NOISY as well."""
 MORE = "train longer or with a higher --lr"
 
@@ -39,12 +40,12 @@ def shortfall(last: EpochRecord, settings: Settings, n_classes: int) -> str | No
             return f"the rows are not learnt ({found}): no clean model yet; {MORE}"
         if "all-layers" in settings.freeze.split(","):
             return f"nothing is memorised ({found}), as is meant for a frozen baseline"
-        absent = "" if epoch is not None else f" and there is no {MEMORISED}/"
+        absent = "" if epoch is not None else f" and there is no {CHECKPOINT_INSIDE}/"
         return f"nothing is memorised ({found}; {MEMORISED_FROM} is asked for), so nothing to localise{absent}; {MORE}"
     if target == "label" and epoch is None:
         score = last.train_accuracy if settings.memorised_metric == "accuracy" else last.train_macro_f1
         return (
             f"training {settings.memorised_metric} never passed {settings.memorised_at} (last: {score:.3f}): "
-            f"there is no {MEMORISED}/; {MORE}"
+            f"there is no {CHECKPOINT_INSIDE}/; {MORE}"
         )
     return None

@@ -17,13 +17,12 @@ from typing import Any
 from mltools.errors import MltoolsError, ResourceError, TrainingError, UsageError, exit_status
 from mltools.io.atomic import atomic_folder, lock
 from mltools.io.outputs import state_folder
-from mltools.io.provenance import CHECKPOINT_FILE, Provenance, tell_other_threads, threads
+from mltools.io.provenance import CHECKPOINT_FILE, CHECKPOINT_INSIDE, Provenance, tell_other_threads, threads
 from mltools.io.tensors import open_tensors, read_metadata, write_tensors
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checkpoint_saving import write_checkpoint
 from mltools.model.training import Training
 
-MEMORISED = "memorised"
 STATE = "state.safetensors"
 
 
@@ -52,7 +51,7 @@ def finished_facts(out: Path, fingerprint: str) -> dict[str, Any] | None:
     return facts if isinstance(facts, dict) and facts.get("fingerprint") == fingerprint else None
 
 
-OURS = (STATE, f".{STATE}.*", "attempt-*", ".attempt-*", MEMORISED, f".{MEMORISED}.*", ".tmp*")
+OURS = (STATE, f".{STATE}.*", "attempt-*", ".attempt-*", CHECKPOINT_INSIDE, f".{CHECKPOINT_INSIDE}.*", ".tmp*")
 """What a run keeps in its folder, and what one that was killed left half written, by safetensors too (`.tmp…`)."""
 
 
@@ -67,7 +66,7 @@ class SavedState:
 
     def memorised(self, attempt: int) -> Path:
         """Where θ_M1 of an attempt is kept until the run is done."""
-        return self._attempt(attempt) / MEMORISED
+        return self._attempt(attempt) / CHECKPOINT_INSIDE
 
     def _attempt(self, attempt: int) -> Path:
         return self.folder / f"attempt-{attempt}"

@@ -6,7 +6,6 @@ columns pass through; JSONL keeps its bytes.
 
 import contextlib
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,7 +23,7 @@ from mltools.commands.perturb.transition import read_transition
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import keyed_hash, keyed_hashes
 from mltools.io.atomic import atomic_file
-from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId
+from mltools.io.columns import Columns, IdReader, Label, LabelReader, RowId, most_frequent
 from mltools.io.inputs import Rows
 from mltools.io.lines import PARQUET, is_lines, open_lines
 from mltools.io.rewrite import dump_row, replace_value, write_parquet_rows
@@ -213,11 +212,11 @@ def _named_classes(names: Sequence[str], seen: Sequence[Label], rows: Rows) -> l
 
 
 def _top_classes(labels: Iterable[Label | None], k: int, rows: Rows) -> set[Label]:
-    """Pick the k most frequent classes (Appendix C); of equally frequent ones the lower label."""
-    counts = Counter(label for label in labels if label is not None)
-    if len(counts) < k:
-        raise RowsError(f"{rows.name}: {len(counts)} classes, fewer than --top-classes {k}")
-    return set(sorted(counts, key=lambda label: (-counts[label], label))[:k])
+    """Pick the k most frequent classes."""
+    classes = most_frequent(label for label in labels if label is not None)
+    if len(classes) < k:
+        raise RowsError(f"{rows.name}: {len(classes)} classes, fewer than --top-classes {k}")
+    return set(classes[:k])
 
 
 class _Marker:

@@ -6,8 +6,7 @@ Rows come from the hub, or from a local copy with the hub's columns or ours. The
 
 import dataclasses
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +20,7 @@ from mltools.commands.prepare.rows import Inputs, Read, Row, parse, reader
 from mltools.commands.prepare.tasks import TASKS, TOPICS, PaperTask
 from mltools.errors import RowsError, UsageError
 from mltools.hashing import ranked
+from mltools.io.columns import most_frequent
 from mltools.io.rows import json_preview
 from mltools.run import Run
 from mltools.spec import one_of
@@ -130,7 +130,7 @@ class _Splits:
         k = self.settings.top_classes
         if k is None:
             return rows
-        classes = _most_frequent(row.label for row in self._numbers(self._train))
+        classes = most_frequent(row.label for row in self._numbers(self._train))
         if not 2 <= k <= len(classes):
             raise UsageError(f"--top-classes {k}: {self.task.name} has {len(classes)} classes; at least 2 are needed")
         kept = sorted(classes[:k])
@@ -138,12 +138,6 @@ class _Splits:
         if self.settings.labels == "names":
             return rows
         return [replace(row, label=kept.index(row.label)) for row in rows]
-
-
-def _most_frequent(labels: Iterable[Any]) -> list[Any]:
-    """Sort labels by how often they occur; of equally frequent ones the lower comes first."""
-    counts = Counter(labels)
-    return sorted(counts, key=lambda label: (-counts[label], label))
 
 
 def _index(names: Sequence[str], row: Row) -> int:
@@ -202,7 +196,7 @@ def filter_reuters(
         test: test rows with theirs.
         carry_over: drop from test the positions dropped from train too, as the released code does by mistake.
     """
-    topics = set(_most_frequent(row.topics[0] for row in train if len(row.topics) == 1)[:REUTERS_TOPICS])
+    topics = set(most_frequent(row.topics[0] for row in train if len(row.topics) == 1)[:REUTERS_TOPICS])
     dropped_train = _dropped(train, topics)
     dropped_test = _dropped(test, topics) | (dropped_train if carry_over else set())
     return _keep(train, dropped_train), _keep(test, dropped_test)
