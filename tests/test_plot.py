@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from matplotlib.text import Text
@@ -903,3 +904,17 @@ def test_groups_that_are_not_drawn_are_counted(cli: Cli, file: File) -> None:
     result = cli("plot", "scatter", file([*rows, event("crossing", 3, model="c")]), "--value", "crossing,initiation")
     assert "note: 1 of 3 groups lack crossing or initiation and are not drawn (first: c)\n" in result.err
     assert "not drawn" not in cli("plot", "scatter", file(rows), "--value", "crossing,initiation").err
+
+
+def test_what_is_undefined_or_below_zero_looks_so(cli: Cli, file: File) -> None:
+    """A correlation that is undefined was as white as one of 0; a bar below 0 in text looked like one above."""
+    with matplotlib_settings(FigureStyle()):
+        panels = matrix.panels(read_records([file([pair("a", "b", 0.0), pair("a", "c", None), pair("b", "c", 0.5)])]))
+        axes, *_ = make_figure(panels).axes
+    image = axes.collections[0]
+    array = image.get_array()
+    assert array is not None and np.ma.getmaskarray(array).sum() == 2
+    zero, under = image.to_rgba(np.zeros(1))[0][:3], axes.get_facecolor()[:3]
+    assert abs(float(sum(zero)) - sum(under)) > 0.5
+    out = cli("plot", "layers", file(layers([1.0, -0.5]))).out.splitlines()
+    assert set(out[2].split()[-1]) == {"█"} and set(out[3].split()[-1]) == {"░"} and len(out[3].split()[-1]) == 20

@@ -21,6 +21,8 @@ SMALL = 1.5
 ON_END = 24
 """Letters of a line of a name that stands on end."""
 SD = "± SD"
+UNDEFINED = "#BBBBBB"
+"""What shows through where a signed grid has no number: white is 0."""
 Size = tuple[float, float]
 """Width and height of a panel in inches."""
 
@@ -107,6 +109,8 @@ def _grid(axes: "Axes", grid: Grid, size: Size, own_bar: bool) -> Any:
         *ends, values, edgecolors="face", linewidth=0.7, **look
     )  # not imshow, whose pixels viewers of SVG blur
     axes.invert_yaxis()
+    if grid.unit == "signed":
+        axes.set_facecolor(UNDEFINED)
     if own_bar:
         scale = PercentFormatter(1) if grid.unit == "share" else None
         letters = max(8, int((size[1] - 0.8) * POINTS / (0.56 * _font(axes))))

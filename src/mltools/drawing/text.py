@@ -13,6 +13,8 @@ SEQUENTIAL: tuple[Rgb, ...] = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 
 DIVERGING: tuple[Rgb, ...] = ((33, 102, 172), (146, 197, 222), (247, 247, 247), (244, 165, 130), (178, 24, 43))
 SHADES = (" ░▒▓█", " ':*#")
 BLOCKS = (" ▏▎▍▌▋▊▉█", " #")
+BELOW = (" ░", " -")
+"""The same of what lies below 0."""
 BAR_WIDTH = 40
 MOST_SHARE = 2.0
 """Lines whose values stay within this (projections may pass 1) are written in percent."""
@@ -138,7 +140,8 @@ def _bars(bars: Bars, style: TextStyle) -> str:
     lines = [heading(bars) + centre, f"layer {bars.value_name:>8}"]
     spread = [""] * len(bars.values) if bars.spread is None else [f" ±{sd:.4f}" for sd in bars.spread]
     for layer, value, sd in zip(bars.layers, bars.values, spread, strict=True):
-        lines.append(f"{layer:>5} {value:8.4f}{sd} {_bar(abs(value) / top, BLOCKS[style.ascii_only])}".rstrip())
+        blocks = (BLOCKS if value >= 0 else BELOW)[style.ascii_only]
+        lines.append(f"{layer:>5} {value:8.4f}{sd} {_bar(abs(value) / top, blocks)}".rstrip())
     return "\n".join(lines) + "\n"
 
 
