@@ -918,3 +918,20 @@ def test_what_is_undefined_or_below_zero_looks_so(cli: Cli, file: File) -> None:
     assert abs(float(sum(zero)) - sum(under)) > 0.5
     out = cli("plot", "layers", file(layers([1.0, -0.5]))).out.splitlines()
     assert set(out[2].split()[-1]) == {"█"} and set(out[3].split()[-1]) == {"░"} and len(out[3].split()[-1]) == 20
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "events", "score", "scatter", "matrix"])
+def test_names_of_wide_letters_keep_tables_straight(cli: Cli, file: File, kind: str) -> None:
+    def text(one: str, other: str) -> list[str]:
+        rows: Rows = {
+            "heatmap": layers([1.0, 2.0], dataset=one) + layers([2.0, 1.0], dataset=other),
+            "events": [event(name, 3, model=model) for model in (one, other) for name in ("crossing", "initiation")],
+            "score": [judged("swap", 1, 0.5, dataset=one), judged("swap", 1, 0.25, dataset=other)],
+            "scatter": [event(name, 3, model=model) for model in (one, other) for name in ("crossing", "initiation")],
+            "matrix": [pair(one, other, 0.5)],
+        }[kind]
+        name = "layers" if kind == "heatmap" else kind
+        more = {"heatmap": ("--overlay", "dataset"), "scatter": ("--value", "crossing,initiation")}.get(kind, ())
+        return cli("plot", name, file(rows), *more).out.replace(one, "#" * 4).replace(other, "!!!").splitlines()
+
+    assert text("情感", "abc") == text("wxyz", "abc")

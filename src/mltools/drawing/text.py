@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from unicodedata import combining, east_asian_width
 
 from mltools.drawing.panels import Bars, Columns, Grid, Lines, Marks, Panel, Points, heading
 
@@ -68,17 +69,27 @@ def _as_grid(panel: Lines) -> Grid:
 
 
 def _grid(grid: Grid, style: TextStyle) -> str:
-    side = max(len(name) for name in (*grid.rows, grid.row_axis))
+    side = max(map(places, (*grid.rows, grid.row_axis)))
     numbers = [[number(value, grid) for value in row] for row in grid.cells]
-    width = max(len(text) for texts in (*numbers, grid.columns) for text in texts)
+    width = max(places(text) for texts in (*numbers, grid.columns) for text in texts)
     gap = 1 if style.colors else 2  # without colour a shade stands before each number
     lines = [heading(grid), *([f"{'':>{side}} {grid.column_axis}"] if grid.column_axis else [])]
-    lines.append(f"{grid.row_axis:>{side}}" + "".join(f"{name:>{width + gap}}" for name in grid.columns))
+    lines.append(_right(grid.row_axis, side) + "".join(_right(name, width + gap) for name in grid.columns))
     for name, row, texts in zip(grid.rows, grid.cells, numbers, strict=True):
         cells = (_cell(value, f"{text:>{width}}", grid, style) for value, text in zip(row, texts, strict=True))
-        lines.append(f"{name:>{side}}" + "".join(cells))
+        lines.append(_right(name, side) + "".join(cells))
     lines.append(_legend(grid, style, side))
     return "\n".join(lines) + "\n"
+
+
+def places(text: str) -> int:
+    """Count the places that a terminal gives a text: Chinese letters have two each, accents of their own none."""
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _right(text: str, side: int) -> str:
+    """Put a text at the right end of so many places."""
+    return " " * (side - places(text)) + text
 
 
 def number(value: float | None, grid: Grid) -> str:
@@ -146,7 +157,7 @@ def _bars(bars: Bars, style: TextStyle) -> str:
 
 
 def _columns(panel: Columns, style: TextStyle) -> str:
-    side, tip = max(map(len, panel.names)), max(map(len, panel.series))
+    side, tip = max(map(places, panel.names)), max(map(len, panel.series))
     lines = [*filter(None, [heading(panel)]), f"{'':>{side}} {panel.value_name} in %, 95 % interval; chance"]
     for name, values, low, high, chance in zip(
         panel.names, panel.values, panel.low, panel.high, panel.chance, strict=True
@@ -155,7 +166,7 @@ def _columns(panel: Columns, style: TextStyle) -> str:
             known = value is not None and a is not None and b is not None
             shown = f"{100 * value:5.1f} {f'{100 * a:.0f}-{100 * b:.0f}':>6} {100 * chance:3.0f}" if known else "    -"  # type: ignore[operator]
             bar = _bar((value or 0.0) / 2, BLOCKS[style.ascii_only])
-            lines.append(f"{name:>{side}} {series:<{tip}} {shown} {bar}".rstrip())
+            lines.append(f"{_right(name, side)} {series:<{tip}} {shown} {bar}".rstrip())
             name = ""
     return "\n".join(lines) + "\n"
 
@@ -167,8 +178,8 @@ def _points(panel: Points) -> str:
     rows += [
         (dot.series, names[int(dot.x)] if names else _dot(dot.x, dot.x_sd), _dot(dot.y, dot.y_sd)) for dot in panel.dots
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    widths = [max(places(row[i]) for row in rows) for i in range(3)]
+    lines = ["  ".join(map(_right, row, widths)) for row in rows]
     return "\n".join([*filter(None, [heading(panel)]), *lines]) + "\n"
 
 
@@ -185,17 +196,17 @@ def _bar(share: float, blocks: str) -> str:
 def _marks(marks: Marks) -> str:
     """Show a letter for each series under the nearest layer, and the exact layers beside."""
     letters = list(map(_letters, range(len(marks.series))))
-    side = max(map(len, marks.rows))
-    places = [_places(letters, values, marks.axis) for values in marks.layers]
-    width = max(4, *(len(cell) + 1 for cells in places for cell in cells))
+    side = max(map(places, marks.rows))
+    rows = [_under_layers(letters, values, marks.axis) for values in marks.layers]
+    width = max(4, *(len(cell) + 1 for cells in rows for cell in cells))
     lines = [
         *filter(None, [heading(marks)]),
         f"{'':>{side}} layer",
         f"{'':>{side}}" + "".join(f"{layer:>{width}}" for layer in marks.axis),
     ]
-    for name, cells, values, spread in zip(marks.rows, places, marks.layers, marks.spread, strict=True):
+    for name, cells, values, spread in zip(marks.rows, rows, marks.layers, marks.spread, strict=True):
         exact = "  ".join(map(_exact, letters, values, spread))
-        lines.append(f"{name:>{side}}" + "".join(f"{cell or '.':>{width}}" for cell in cells) + f"  {exact}")
+        lines.append(_right(name, side) + "".join(f"{cell or '.':>{width}}" for cell in cells) + f"  {exact}")
     return "\n".join([*lines, *map("{} {}".format, letters, marks.series)]) + "\n"
 
 
@@ -205,7 +216,7 @@ def _letters(index: int) -> str:
     return (_letters(before - 1) if before else "") + chr(ord("A") + own)
 
 
-def _places(letters: Sequence[str], values: Sequence[float | None], axis: Sequence[int]) -> list[str]:
+def _under_layers(letters: Sequence[str], values: Sequence[float | None], axis: Sequence[int]) -> list[str]:
     """Give what stands under each layer of the axis: the letters of the series that are nearest to it."""
     cells: dict[int, list[str]] = {layer: [] for layer in axis}
     for letter, value in zip(letters, values, strict=True):
