@@ -57,6 +57,31 @@ def per_row_flag(help: str, writes: Writes = Writes(PARQUET, plain=False)) -> Fl
     return Flag("--per-row", metavar="FILE", steers=False, writes=writes, help=help)
 
 
+def out_flag(help: str, writes: Writes, *, metavar: str = "FILE", default: str = "stdout") -> Flag:
+    """Declare the flag of where results go."""
+    return Flag("-o", "--out", metavar=metavar, steers=False, default=default, writes=writes, help=help)
+
+
+def batch_size_flag(*, steers: bool = True) -> Flag:
+    """Declare the flag of the rows in a batch of forward passes."""
+    return Flag(
+        "--batch-size",
+        metavar="N|auto",
+        parse=parse_batch_size,
+        neutral=True,
+        steers=steers,
+        default="auto",
+        help="Rows in a batch; results do not depend on it.",
+    )
+
+
+def max_length_flag(*, steers: bool = True, default: str = "") -> Flag:
+    """Declare the flag of the longest row."""
+    return Flag(
+        "--max-length", metavar="N", numbers=LENGTHS, steers=steers, default=default, help="Longest row in tokens."
+    )
+
+
 def resume_flag(help: str) -> Flag:
     """Declare the flag of records that are there already."""
     return Flag("--resume", metavar="RECORDS", steers=False, opens="records", help=help)
@@ -68,7 +93,7 @@ PresetName = Annotated[
     Flag("--preset", metavar="NAME", help="paper (the text), or released-code (what its authors ran)."),
 ]
 PartName = Annotated[Part, Flag("--part", metavar="PART", help="Tensors of a block that count: all, attn, mlp, norm.")]
-MaxLength = Annotated[int, Flag("--max-length", metavar="N", numbers=LENGTHS, help="Longest row in tokens.")]
+MaxLength = Annotated[int, max_length_flag()]
 MinNoisyAccuracy = Annotated[
     float,
     Flag(
@@ -98,17 +123,7 @@ class ValidityOptions:
     strict: Strict = False
 
 
-BatchSize = Annotated[
-    int | None,
-    Flag(
-        "--batch-size",
-        metavar="N|auto",
-        parse=parse_batch_size,
-        neutral=True,
-        default="auto",
-        help="Rows in a batch; results do not depend on it.",
-    ),
-]
+BatchSize = Annotated[int | None, batch_size_flag()]
 LearningRate = Annotated[float, Flag("--lr", metavar="R", numbers=Range(), help="Peak learning rate.")]
 Epochs = Annotated[int, Flag("--epochs", metavar="N", numbers=EPOCHS, help="Epochs.")]
 By = Annotated[
@@ -219,18 +234,7 @@ Tag = Annotated[
     tuple[str, ...],
     Flag("--tag", metavar="KEY=VALUE", steers=False, help="Constant column in every record; repeatable."),
 ]
-Out = Annotated[
-    Path | None,
-    Flag(
-        "-o",
-        "--out",
-        metavar="FILE",
-        steers=False,
-        default="stdout",
-        writes=Writes(RECORDS),
-        help="Output file: .jsonl (.gz, .zst), .parquet or .csv.",
-    ),
-]
+Out = Annotated[Path | None, out_flag("Output file: .jsonl (.gz, .zst), .parquet or .csv.", Writes(RECORDS))]
 Force = Annotated[bool, Flag("--force", steers=False, help="Overwrite outputs that exist.")]
 ProvenanceFile = Annotated[
     Path | None,
@@ -339,21 +343,8 @@ class StatesInput:
     states: StatesOperand = None
     rows: RowsOfStates = ()
     columns: ColumnOptions = ColumnOptions()
-    max_length: Annotated[
-        int | None,
-        Flag("--max-length", metavar="N", numbers=LENGTHS, steers=False, default="512", help="Longest row in tokens."),
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Flag(
-            "--batch-size",
-            metavar="N|auto",
-            parse=parse_batch_size,
-            steers=False,
-            default="auto",
-            help="Rows in a batch; results do not depend on it.",
-        ),
-    ] = None
+    max_length: Annotated[int | None, max_length_flag(steers=False, default="512")] = None
+    batch_size: Annotated[int | None, batch_size_flag(steers=False)] = None
 
 
 @dataclass(frozen=True)

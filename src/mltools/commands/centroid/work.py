@@ -41,6 +41,7 @@ DEFAULTS = bare(Settings)
 
 LOW, HIGH = STATISTICS.index("p12_5"), STATISTICS.index("p87_5")
 MIDDLE = 0.5
+NO_PAIR = "no pair of classes has noisy rows and two centroids"
 
 
 def centroid(
@@ -57,40 +58,32 @@ def centroid(
         RowsError: fewer than two classes, no noisy or no clean rows, noisy rows whose original label is not known.
     """
     rows = states.rows
-    pairs = list(_pairs(rows))
+    pairs = (*_pairs(rows), None)
     clean, noisy = pair_counts(rows)
     names = ("baseline_noisy_accuracy", "baseline_clean_accuracy")
     baseline: dict[str, Any] = dict(zip(names, states.baseline, strict=True))
+
+    def about(layer: Layer, pair: tuple[int, int] | None) -> dict[str, Any]:
+        """Give the columns that say which rows are meant, how many, and why they have no values."""
+        if pair is None:
+            said: dict[str, Any] = dict.fromkeys(("assigned_label", "original_label", "distance"))
+            reason = None if layer.n_pooled["noisy"] else NO_PAIR
+            return {**said, "reason": reason, **{f"n_{group}": layer.n_pooled[group] for group in GROUPS}}
+        a, b = pair
+        return {
+            "assigned_label": rows.names[a],
+            "original_label": rows.names[b],
+            "n_assigned": int(clean[a]),
+            "n_original": int(clean[b]),
+            "n_noisy": int(noisy[a, b]),
+            "distance": _or_none(layer.distance[a, b]),
+            "reason": _why_none(rows, clean, noisy, layer.distance, pair),
+        }
+
     for layer in _track(states, progress, projections):
-        for a, b in pairs:
-            yield CentroidRecord(
-                tool="centroid",
-                layer=layer.number,
-                layers=states.layers,
-                assigned_label=rows.names[a],
-                original_label=rows.names[b],
-                n_assigned=int(clean[a]),
-                n_original=int(clean[b]),
-                n_noisy=int(noisy[a, b]),
-                distance=_or_none(layer.distance[a, b]),
-                reason=_why_none(rows, clean, noisy, layer.distance, (a, b)),
-                **_columns(layer, (a, b)),
-                **baseline,
-            )
-        yield CentroidRecord(
-            tool="centroid",
-            layer=layer.number,
-            layers=states.layers,
-            assigned_label=None,
-            original_label=None,
-            n_assigned=layer.n_pooled["assigned"],
-            n_original=layer.n_pooled["original"],
-            n_noisy=layer.n_pooled["noisy"],
-            distance=None,
-            reason=None if layer.n_pooled["noisy"] else "no pair of classes has noisy rows and two centroids",
-            **_columns(layer, None),
-            **baseline,
-        )
+        for pair in pairs:
+            columns = {**about(layer, pair), **_columns(layer, pair), **baseline}
+            yield CentroidRecord(tool="centroid", layer=layer.number, layers=states.layers, **columns)
 
 
 def events(
@@ -125,7 +118,7 @@ def events(
         }
         for event, (layer, reason, values) in found.items():
             if np.isnan(values).any():
-                reason = next((text for text in why if text), "no pair of classes has noisy rows and two centroids")
+                reason = next((text for text in why if text), NO_PAIR)
             yield EventRecord("centroid", event, layer, states.layers, a, b, None if layer else reason)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from mltools.errors import UsageError
 from mltools.layers import parse_layers
-from mltools.options import CheckpointOperand, DeviceOptions, Seed, WritingOptions
+from mltools.options import CheckpointOperand, DeviceOptions, Seed, WritingOptions, out_flag
 from mltools.spec import CommandSpec, Flag, Writes
 
 
@@ -29,9 +29,7 @@ class Settings:
     ]
     folder: Annotated[
         Path,
-        Flag(
-            "-o", "--out", metavar="DIR", steers=False, writes=Writes(folder=True), help="Checkpoint folder to write."
-        ),
+        out_flag("Checkpoint folder to write.", Writes(folder=True), metavar="DIR", default=""),
     ]
     layers: Annotated[str | None, Flag("--layers", metavar="LIST", help="Layers to change, e.g. 1-2,4-6.")] = None
     kind: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from mltools.errors import UsageError
 from mltools.io.endings import FIGURES
-from mltools.options import By, RecordsOperand, Strict, WritingOptions, columns_flag, parse_names
+from mltools.options import By, RecordsOperand, Strict, WritingOptions, columns_flag, out_flag, parse_names
 from mltools.ranges import Range, whole
 from mltools.spec import CommandSpec, Flag, Operand, Writes
 
@@ -89,15 +89,7 @@ class Settings:
     ] = ()
     out: Annotated[
         Path | None,
-        Flag(
-            "-o",
-            "--out",
-            metavar="FIG",
-            default="text on stdout",
-            steers=False,
-            writes=Writes(FIGURES, plain=False),
-            help="Picture, .pdf, .png or .svg.",
-        ),
+        out_flag("Picture, .pdf, .png or .svg.", Writes(FIGURES, plain=False), metavar="FIG", default="text on stdout"),
     ] = None
     width: Annotated[
         float | None,

@@ -15,6 +15,7 @@ from mltools.options import (
     ReadingOptions,
     RowsStream,
     WritingOptions,
+    out_flag,
 )
 from mltools.spec import CommandSpec, Flag, Writes
 
@@ -45,18 +46,7 @@ class Settings:
     device: DeviceOptions = DeviceOptions()
     offload: Offload = False
     dry_run: DryRun = False
-    out: Annotated[
-        Path | None,
-        Flag(
-            "-o",
-            "--out",
-            metavar="FILE",
-            default="stdout",
-            steers=False,
-            writes=Writes(TENSORS),
-            help="States file, .safetensors.",
-        ),
-    ] = None
+    out: Annotated[Path | None, out_flag("States file, .safetensors.", Writes(TENSORS))] = None
     writing: WritingOptions = WritingOptions()
 
 
