@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import mltools
@@ -126,3 +127,15 @@ def test_tables_begin_with_what_tells_the_records_apart(cli: Cli, tmp_path: Path
     assert heads and all(
         re.findall(r"<th [^>]*>([^<]*)", head)[:3] == ["tool", "dataset", "seed"] for head in heads[:-1]
     )
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_table_of_several_kinds_is_sorted_by_kind(cli: Cli, tmp_path: Path, ending: str) -> None:
+    """Each record has the columns of all kinds, null: all were taken for windows, and nothing was drawn."""
+    rows = [row for kind in ("heatmap", "layers", "events") for row in EACH_KIND[kind]]
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    path = tmp_path / f"mixed.{ending}"
+    frame.write_csv(path) if ending == "csv" else frame.write_parquet(path)
+    page = cli("report", path).out
+    assert re.findall("<h2>([^<]*)", page)[:3] == ["Windows", "Events", "Layer scores"]
+    assert re.findall("<figcaption>([^<]*)", page) == ["heatmap", "maxima", "events", "layers"]

@@ -1,7 +1,9 @@
 """Sort records by kind, draw each kind, and write the page."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from importlib import import_module
+from itertools import groupby
 from typing import Any
 
 from mltools.analysis.centre_of_gravity import mcog
@@ -10,6 +12,7 @@ from mltools.drawing.figure import check_matplotlib, draw_svg
 from mltools.drawing.grouped import Asked
 from mltools.errors import MltoolsError, RowsError
 from mltools.io.atomic import atomic_file
+from mltools.io.kinds import record_kinds
 from mltools.io.records import Records
 from mltools.io.stdout import to_stdout, write_stdout
 from mltools.io.writer import as_row
@@ -38,8 +41,8 @@ def run(run: Run) -> Iterator[str]:
     kinds: dict[str, list[Records]] = {}
     for block in run.records():
         for part in block.by_columns():
-            key = next((column for column in KINDS if column in part.values[0]), "")
-            kinds.setdefault(key, []).append(part)
+            for key, own in _by_kind(part):
+                kinds.setdefault(key, []).append(own)
     if not kinds:
         raise RowsError("no records came in")
     page = Page(run.provenance)
@@ -56,6 +59,27 @@ def run(run: Run) -> Iterator[str]:
         message = f"invalid ({reasons}): {page.invalid} of {page.records} records have valid=false"
         run.invalid(message, strict=run.settings.strict, marks="the page marks them")
     yield page.text()
+
+
+def _by_kind(records: Records) -> Iterator[tuple[str, Records]]:
+    """Sort records with the same columns by kind; in a table of several, each has the columns of all, as nulls."""
+    found = [next((column for column in KINDS if values.get(column) is not None), "") for values in records.values]
+    kinds = set(found) - {""}
+    if len(kinds) <= 1:
+        yield next((column for column in KINDS if column in records.values[0]), ""), records
+        return
+    start = 0
+    for key, same in groupby(found):
+        stop = start + len(list(same))
+        yield key, _without_foreign(records[start:stop], key)
+        start = stop
+
+
+def _without_foreign(records: Records, key: str) -> Records:
+    """Leave out the columns that none of some records has a value in, and that are not of their kind."""
+    own = {field.name for field in fields(record_kinds()[KINDS[key][1]])} if key else set()
+    names = [name for name in records.values[0] if name in own or any(row[name] is not None for row in records.values)]
+    return Records(records.source, records.lines, [{name: row[name] for name in names} for row in records.values])
 
 
 def _draw(page: Page, picture: str, parts: Sequence[Records], by: Sequence[str] | None) -> None:
