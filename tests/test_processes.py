@@ -118,7 +118,7 @@ def test_shards_time_and_resumption_in_two_processes(inputs: Path, shell: Shell)
     assert shell("mltools merge shards.jsonl", inputs).out == (inputs / "one.jsonl").read_text()
     stopped = 0
     while not (inputs / "two.jsonl").exists():
-        result = shell(shared(line, "-o two.jsonl --time-left 1s --resume two.jsonl.partial"), inputs)
+        result = shell(shared(line, "-o two.jsonl --time-left 0.001s --resume two.jsonl.partial"), inputs)
         assert stopped < 6 and ("statuses 75 75" in result.err or "statuses 0 0" in result.err), result.err
         assert result.err.count("--time-left is over") == result.err.count("statuses 75")
         stopped += 1
