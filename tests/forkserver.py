@@ -150,7 +150,7 @@ def serve(path: str) -> None:
 
     for command in command_names():
         command_work(command)
-    for name in ("mltools.cli", "polars", "scipy.stats", "sklearn.metrics"):
+    for name in ("mltools.cli", "datasets", "matplotlib.figure", "polars", "scipy.stats", "sklearn.metrics"):
         importlib.import_module(name)
     torch.set_num_threads(1)
     speed.SECONDS = 0.01  # dry runs need not come near

@@ -80,7 +80,9 @@ def plain_logits(folder: Path, donor: Path, names: set[str], texts: list[str]) -
         return np.concatenate([model(**row).logits.numpy() for row in rows])
 
 
-@pytest.mark.parametrize("architecture", ["bert", "opt", "modernbert", "gpt_neox"])
+@pytest.mark.parametrize(
+    "architecture", ["bert", *(pytest.param(a, marks=pytest.mark.slow) for a in ("opt", "gpt_neox")), "modernbert"]
+)
 @pytest.mark.parametrize("part", BLOCK_PARTS)
 def test_swapping_a_part_equals_copying_its_tensors(architecture: str, part: str, tiny: Tiny, noisy_rows: Path) -> None:
     noisy, clean = tiny(architecture, 1), tiny(architecture, 2)

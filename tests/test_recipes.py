@@ -40,13 +40,24 @@ def test_natural_noise(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     assert json.loads(done.out.splitlines()[-1])["tool"] == "swap"
 
 
-WINDOWS = ["1", "1-2", "1-3", "1-4", "2", "2-3", "2-4", "3", "3-4", "4"]
+WINDOWS = ["1", "1-2", "1-3", "2", "2-3", "3"]
+LAYERS = 3
 FAST = "--epochs 1 --batch-size 16"
 
 
 def windows_of(text: str) -> list[str]:
     """The windows of the records, in order."""
     return sorted(json.loads(line)["window"] for line in text.splitlines())
+
+
+def pair(tiny: Tiny) -> tuple[Path, Path]:
+    """Two models of LAYERS layers."""
+    return tiny("bert", 1, num_hidden_layers=LAYERS), tiny("bert", 2, num_hidden_layers=LAYERS)
+
+
+def both(tiny: Tiny) -> str:
+    """The same as words of a command line."""
+    return " ".join(map(str, pair(tiny)))
 
 
 def needs(program: str) -> None:
@@ -58,14 +69,14 @@ def needs(program: str) -> None:
 def swept(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with swap.jsonl and swap.parquet, made by the loop over windows."""
     folder = tmp_path_factory.mktemp("swept")
-    done = shell(f"{EXAMPLES}/loop.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} 4 > swap.jsonl", folder)
+    done = shell(f"{EXAMPLES}/loop.sh {both(tiny)} {noisy_rows} {LAYERS} > swap.jsonl", folder)
     assert done.code == 0 and not done.err
     assert windows_of((folder / "swap.jsonl").read_text()) == WINDOWS
     return folder
 
 
 def test_loop_equals_one_call(shell: Shell, swept: Path, tiny: Tiny, noisy_rows: Path) -> None:
-    whole = shell(f"mltools swap {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows}", swept)
+    whole = shell(f"mltools swap {both(tiny)} {noisy_rows}", swept)
     looped = [json.loads(line) for line in (swept / "swap.jsonl").read_text().splitlines()]
     unscaled = {"memorisation_error_scaled": None}  # only a sweep knows the full window's error
     assert [{**r, **unscaled} for r in looped] == [{**r, **unscaled} for r in whole.records]
@@ -73,7 +84,7 @@ def test_loop_equals_one_call(shell: Shell, swept: Path, tiny: Tiny, noisy_rows:
 
 @pytest.mark.slow
 def test_xargs_goes_on_where_it_was(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    script = f"{EXAMPLES}/xargs.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} 4 all.jsonl 2"
+    script = f"{EXAMPLES}/xargs.sh {both(tiny)} {noisy_rows} {LAYERS} all.jsonl 2"
     assert shell(script, tmp_path, OPTIONS=FAST).code == 0
     records = (tmp_path / "all.jsonl").read_text().splitlines()
     assert windows_of("\n".join(records)) == WINDOWS
@@ -90,22 +101,22 @@ def unscaled(line: str) -> str:
 
 def test_parallel_with_job_log_and_resume(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     needs("parallel")
-    script = f"{EXAMPLES}/parallel.sh {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} 4 runs"
+    script = f"{EXAMPLES}/parallel.sh {both(tiny)} {noisy_rows} {LAYERS} runs"
     done = shell(script, tmp_path, OPTIONS=FAST)
     assert done.code == 0 and windows_of(done.out) == WINDOWS, done.err
     log = (tmp_path / "runs/jobs.log").read_text().splitlines()
-    assert len(log) == 11 and all(line.split("\t")[6] == "0" for line in log[1:])
+    assert len(log) == 1 + len(WINDOWS) and all(line.split("\t")[6] == "0" for line in log[1:])
     kept = [line for line in log if " 2-3 " not in line]
     (tmp_path / "runs/jobs.log").write_text("".join(f"{line}\n" for line in kept))
     (tmp_path / "runs/2-3.jsonl").unlink()
     again = shell(script, tmp_path, OPTIONS=FAST)
     assert sorted(again.out.splitlines()) == sorted(done.out.splitlines())
-    assert len((tmp_path / "runs/jobs.log").read_text().splitlines()) == 11
+    assert len((tmp_path / "runs/jobs.log").read_text().splitlines()) == 1 + len(WINDOWS)
 
 
 def test_slurm_sweep_without_slurm(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """The script of an array's task does its shard once; with real Slurm it is run by test_slurm.py."""
-    script = f"{EXAMPLES}/slurm/sweep.sh runs swap {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows}"
+    script = f"{EXAMPLES}/slurm/sweep.sh runs swap {both(tiny)} {noisy_rows}"
     script = f"SLURM_ARRAY_TASK_COUNT=2 {script}"
     for task in (1, 2):
         done = shell(f"SLURM_ARRAY_TASK_ID={task} {script}", tmp_path)
@@ -116,7 +127,7 @@ def test_slurm_sweep_without_slurm(shell: Shell, tiny: Tiny, noisy_rows: Path, t
     before = files[0].stat().st_mtime_ns
     assert shell(f"SLURM_ARRAY_TASK_ID=1 {script}", tmp_path).code == 0
     assert files[0].stat().st_mtime_ns == before
-    assert shell("mltools merge runs/*.jsonl", tmp_path).out.count("\n") == 10
+    assert shell("mltools merge runs/*.jsonl", tmp_path).out.count("\n") == len(WINDOWS)
 
 
 def test_sky_runs_a_shard_a_node(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
@@ -125,18 +136,18 @@ def test_sky_runs_a_shard_a_node(shell: Shell, tiny: Tiny, noisy_rows: Path, tmp
 
     job = yaml.safe_load((EXAMPLES / "sky.yaml").read_text())
     assert {"name", "num_nodes", "resources", "envs", "workdir", "file_mounts", "setup", "run"} == job.keys()
-    for name, source in (("noisy", tiny("bert", 1)), ("clean", tiny("bert", 2)), ("noisy.jsonl", noisy_rows)):
+    for name, source in zip(("noisy", "clean", "noisy.jsonl"), (*pair(tiny), noisy_rows), strict=True):
         (tmp_path / name).symlink_to(source)
     for rank in (0, 1):
         node = f"SKYPILOT_NODE_RANK={rank} SKYPILOT_NUM_NODES=2 TOOL={job['envs']['TOOL']} SHARDS=."
         done = shell(f"export {node}\n{job['run']}", tmp_path)
         assert done.code == 0, done.err
-    assert shell("mltools merge *-of-2.jsonl", tmp_path).out.count("\n") == 10
+    assert shell("mltools merge *-of-2.jsonl", tmp_path).out.count("\n") == len(WINDOWS)
 
 
 def test_look_at_checkpoints(shell: Shell, tiny: Tiny, tmp_path: Path) -> None:
     needs("jq")
-    done = shell(f"{EXAMPLES}/look.sh {tiny('bert', 1)} {tiny('bert', 2)}", tmp_path)
+    done = shell(f"{EXAMPLES}/look.sh {both(tiny)}", tmp_path)
     assert done.code == 0, done.err
     moved = [line.split("\t") for line in done.out.splitlines()[-3:]]
     assert len({layer for _, layer in moved}) == 3
@@ -151,9 +162,9 @@ def test_jq_reads_records(shell: Shell, swept: Path) -> None:
 
 
 def test_polars_reads_records(shell: Shell, swept: Path, tiny: Tiny, noisy_rows: Path) -> None:
-    shell(f"mltools swap {tiny('bert', 1)} {tiny('bert', 2)} {noisy_rows} -q -o swap.parquet --force", swept)
+    shell(f"mltools swap {both(tiny)} {noisy_rows} -q -o swap.parquet --force", swept)
     lines = shell(f"python {EXAMPLES}/read_records.py swap.jsonl", swept).out
-    assert [line.split(",")[1] for line in lines.splitlines()] == ["width", "1", "2", "3", "4"]
+    assert [line.split(",")[1] for line in lines.splitlines()] == ["width", "1", "2", "3"]
     assert shell(f"python {EXAMPLES}/read_records.py swap.parquet", swept).out == lines
     assert shell(f"python {EXAMPLES}/read_records.py swap.jsonl swap.parquet", swept).out == lines
 
@@ -162,7 +173,7 @@ def test_duckdb_reads_records(swept: Path, monkeypatch: pytest.MonkeyPatch) -> N
     duckdb = pytest.importorskip("duckdb")
     monkeypatch.chdir(swept)
     rows = duckdb.sql((EXAMPLES / "read-records.sql").read_text()).fetchall()
-    assert [layer for layer, _ in rows] == [1, 2, 3, 4]
+    assert [layer for layer, _ in rows] == [1, 2, 3]
 
 
 def test_miller_reads_records(shell: Shell, swept: Path) -> None:
@@ -170,9 +181,9 @@ def test_miller_reads_records(shell: Shell, swept: Path) -> None:
     done = shell(f"{EXAMPLES}/read-records-miller.sh swap.jsonl", swept)
     rows = [line.split() for line in done.out.splitlines()]
     assert rows[0] == ["tool", "width", "memorisation_error_mean", "memorisation_error_count"]
-    assert [row[1] for row in rows[1:]] == ["4", "3", "2", "1"] and [row[3] for row in rows[1:]] == ["1", "2", "3", "4"]
+    assert [row[1] for row in rows[1:]] == ["3", "2", "1"] and [row[3] for row in rows[1:]] == ["1", "2", "3"]
     records = [json.loads(line) for line in (swept / "swap.jsonl").read_text().splitlines()]
-    errors = [record["memorisation_error"] for record in records if record["width"] == 2]
+    errors = [record["memorisation_error"] for record in records if record["width"] == 1]
     assert float(rows[3][2]) == pytest.approx(sum(errors) / 3)
 
 
@@ -185,11 +196,11 @@ def test_the_best_windows_are_kept(shell: Shell, swept: Path) -> None:
 
 
 def test_named_pipes(shell: Shell, swept: Path, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
-    words = f"{tiny('bert', 1)} {tiny('bert', 2)} rows kept.jsonl"
+    words = f"{both(tiny)} rows kept.jsonl"
     script = f"mkfifo rows; cat {noisy_rows} > rows & {EXAMPLES}/pipes.sh {words}"
     done = shell(script, tmp_path, timeout=60)
     assert done.code == 0 and not done.err
-    assert re.search(r"width +1 +2 +3 +4\n", done.out)
+    assert re.search(r"width +1 +2 +3\n", done.out)
     assert windows_of((tmp_path / "kept.jsonl").read_text()) == WINDOWS
     files = shell("mltools mcog -q kept.jsonl", tmp_path).out
     assert done.out.endswith(files) and json.loads(files)["m_cog"]

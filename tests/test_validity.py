@@ -176,7 +176,7 @@ def test_reverted_is_null_without_original_labels(cli: Cli, tiny: Tiny, tmp_path
 
 def test_retrain_says_when_it_did_not_learn(cli: Cli, tiny: Tiny, tmp_path: Path) -> None:
     """Accuracy on the rows retrained on, against NOISY's own on the same rows."""
-    rows = write_jsonl(tmp_path / "rows.jsonl", keyword_rows(96))
+    rows = write_jsonl(tmp_path / "rows.jsonl", keyword_rows(48))
     model = tmp_path / "model"
     training = ("--epochs", 15, "--lr", 3e-3, "--target", "original_label", "-q")
     assert cli("finetune", tiny("bert", 1), rows, "-o", model, *training).code == 0
