@@ -6,7 +6,7 @@ is tried in a child forked before mltools is imported, whose sys.path begins wit
 run on the code as it is. Ends with 1 if one fails then, or if fewer than 95 % of the changes make one fail; a change
 whose line was rewritten since makes none fail, until it is rewritten too (or taken out, if it means nothing now).
 
---fixed   only the ten that the default suite tries, less those out of date, and no tests on the code as it is
+--fixed   only the ten that the slow tests try, less those out of date, and no tests on the code as it is
 --check   try none, but see that 95 % can be tried
 --jobs N  children at a time (default: one a processor)
 --verbose say what pytest said of those that lived

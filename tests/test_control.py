@@ -224,6 +224,7 @@ def test_b09_resume_with_aux_is_bit_exact(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_raise_rate_is_a_run_at_the_higher_rate(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     arguments = ("finetune", tiny("bert"), noisy_rows, "--epochs", 2)
     raised = cli(*arguments, "-o", tmp_path / "raised", "--lr", 3e-4, "--raise-lr")

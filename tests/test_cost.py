@@ -171,7 +171,7 @@ def test_estimate(tiny: Tiny, tmp_path: Path) -> None:
     assert record.seconds == pytest.approx(3 * one / 1e9 + 2 * one / 5e8 + 6 / 3 + 10 * 2 * block * 1e-3)
 
 
-@pytest.mark.parametrize("width", [32, 48, 2 * speed.WIDEST])
+@pytest.mark.parametrize("width", [32, 48, pytest.param(2 * speed.WIDEST, marks=pytest.mark.slow)])
 def test_the_block_that_is_measured_has_the_models_shapes(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SECONDS", 1e-9)
     weights, own = 12 * width**2, min(width, speed.WIDEST)

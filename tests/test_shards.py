@@ -59,7 +59,7 @@ def sweep(tool: str, tiny: Tiny, rows: Path, *options: object) -> list[object]:
     return [tool, tiny("bert", 1), tiny("bert", 2), rows, "-q", *options, *(FAST if tool == "retrain" else ())]
 
 
-@pytest.mark.parametrize("tool", ["swap", "retrain"])
+@pytest.mark.parametrize("tool", ["swap", pytest.param("retrain", marks=pytest.mark.slow)])
 def test_merged_shards_are_the_bytes_of_one_run(
     tool: str, cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +199,7 @@ def test_time_that_is_left_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         run.edge()
 
 
-@pytest.mark.parametrize("tool", ["swap", "retrain"])
+@pytest.mark.parametrize("tool", ["swap", pytest.param("retrain", marks=pytest.mark.slow)])
 def test_windows_are_served_as_they_come(
     tool: str, cli: Cli, shell: Shell, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:

@@ -253,6 +253,7 @@ def test_parallel_appends_never_mix(tmp_path: Path) -> None:
     assert all(set(r["filler"]) <= {str(r["writer"])} for r in records)
 
 
+@pytest.mark.slow
 def test_parallel_swaps_append_to_one_file(shell: Shell, folder: Path, tmp_path: Path) -> None:
     script = (
         f"mltools windows 4 | xargs -P 8 -I{{}} mltools swap noisy clean noisy.jsonl -q --layers {{}} >> {tmp_path}/all"
