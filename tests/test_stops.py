@@ -1,5 +1,6 @@
 """Stops: a signal is answered wherever the program is, and what a sweep has finished is kept and gone on from."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -286,3 +287,31 @@ def test_nothing_of_ours_runs_while_the_interpreter_is_taken_down(words: list[st
     done = subprocess.run([sys.executable, "-c", LEFT_OVER, *words], capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert "too late" not in done.stderr and (status == 0) == (done.stderr.count("\n") != 1)
+
+
+@pytest.mark.parametrize("number", STATUS)
+def test_a_stop_while_handlers_are_put_in_place_is_a_stop(
+    number: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came between the handlers and what catches the stop, and left as a traceback, once in 3,000 kills."""
+
+    @contextlib.contextmanager
+    def opening() -> Iterator[None]:
+        os.kill(os.getpid(), number)
+        yield
+
+    monkeypatch.setattr("mltools.console.warnings_as_lines", opening)
+    found = cli("windows", 3)
+    assert (found.code, found.out) == (STATUS[signal.Signals(number)], "") and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", STATUS)
+def test_a_stop_after_the_work_breaks_nothing_off(number: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def closing() -> Iterator[None]:
+        yield
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("mltools.console.warnings_as_lines", closing)
+    found = cli("windows", 3)
+    assert (found.code, found.err) == (0, "") and found.out.count("\n") == 6

@@ -43,6 +43,15 @@ class Stop:
         self.heard = self.error is not None
         return self.heard
 
+    def admit(self) -> None:
+        """Have stops raised from here on, and raise the one that came meanwhile."""
+        self.deferred = False
+        self.check()
+
+    def hold(self) -> None:
+        """Have stops noted only: nothing is left to break off."""
+        self.deferred = True
+
     def check(self) -> None:
         """Raise the stop that was asked for, if any."""
         if self.error is not None:
@@ -80,13 +89,17 @@ def unfinished(last_word: LastWord) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files go; for the main thread, else nothing."""
+def stoppable() -> Iterator[Stop]:
+    """Let SIGTERM and Ctrl-C unwind the stack, so that temporary files go; for the main thread, else nothing.
+
+    They are only noted until `Stop.admit`, which stands where what they raise is caught.
+    """
     if threading.current_thread() is not threading.main_thread():  # the host program owns the signals
-        yield
+        yield Stop()
         return
     global _stop
     _stop = Stop()
+    _stop.deferred = True
     old = {number: signal.getsignal(number) for number in ENDS}
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -98,7 +111,7 @@ def stoppable() -> Iterator[None]:
         if old[number] is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _handle)
     try:
-        yield
+        yield _stop
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -24,12 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.configure(verbosity=0, color=True, progress="auto")
-    with stoppable(), console.warnings_as_lines():
+    with stoppable() as stop, console.warnings_as_lines():
         try:
+            stop.admit()
             try:
                 return _run(arguments)
             finally:
                 console.end_progress()
+                stop.hold()
         except BaseException as error:  # noqa: BLE001  all errors leave here
             heard()
             if "--debug" in arguments and not isinstance(error, SystemExit):
