@@ -315,3 +315,6 @@ def test_a_stop_after_the_work_breaks_nothing_off(number: int, cli: Cli, monkeyp
     monkeypatch.setattr("mltools.console.warnings_as_lines", closing)
     found = cli("windows", 3)
     assert (found.code, found.err) == (0, "") and found.out.count("\n") == 6
+    signals.check()  # a function called next was not asked to stop
+    with signals.deferred_stop() as stop:
+        assert not stop

@@ -119,6 +119,7 @@ def stoppable() -> Iterator[Stop]:
         sys.unraisablehook = unraisable
         os.close(writer)
         watchdog.join()
+        _stop = Stop()  # what a host calls next was not asked to stop
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
