@@ -1,5 +1,6 @@
 """Fixtures: tiny models of twelve architectures, toy rows, and the program run in this process."""
 
+import gc
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from mltools.cli.registry import command_spec
 
 settings.register_profile("mltools", deadline=None, derandomize=True)  # the same examples each time, at any speed
 settings.load_profile("mltools")
+gc.disable()  # until all tests are collected: what libraries make while they are imported stays
 
 COMMANDS = {command.name: command for command in all_commands()}
 CONFORMANCE = Path(__file__).parent / "conformance"
@@ -84,6 +86,11 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     Workers that collect different names refuse to start.
     """
     return argname if isinstance(val, bytes) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked through in each later collection
+    gc.enable()
 
 
 def settle(name: str, preset: str = "paper", **given: Any) -> Any:
@@ -315,12 +322,14 @@ class Shell:
 
 
 @pytest.fixture(scope="session")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., Path]) -> Iterator[Shell]:
     """Run bash scripts in which mltools starts without importing torch anew."""
     folder = tmp_path_factory.mktemp("bin")
     socket = folder / "socket"
+    rows = write_jsonl(folder / "rows.jsonl", toy_rows(8))
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "forkserver.py"), str(socket)], stdout=subprocess.PIPE
+        [sys.executable, Path(__file__).parent / "forkserver.py", socket, tiny("bert", num_hidden_layers=1), rows],
+        stdout=subprocess.PIPE,
     )
     assert server.stdout is not None and server.stdout.readline() == b"ready\n"
     write_client(folder, socket)

@@ -1,14 +1,17 @@
 """A shell in which `mltools` starts at once: each call is a fork of a process that has everything imported.
 
 Real argv, pipes, signals and exit statuses; only the seconds of importing torch are saved. `python forkserver.py
-SOCKET` serves; the `mltools` on PATH hands over its arguments, folder, environment, streams and, later, signals.
+SOCKET CHECKPOINT ROWS` serves, once it has run commands on those; the `mltools` on PATH hands over its arguments,
+folder, environment, streams and, later, signals.
+
+A request is its length and then, each ended by a zero byte: the folder, how many arguments there are, these, and the
+environment.
 """
 
 import array
 import contextlib
 import gc
 import importlib
-import json
 import os
 import resource
 import signal
@@ -20,21 +23,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CLIENT = """#!{python}
-import array, json, os, signal, socket, sys
-s = socket.socket(socket.AF_UNIX)
+import _signal, _socket, posix, sys  # the modules above these take longer to import than all else here
+s = _socket.socket(_socket.AF_UNIX)
 s.connect({socket!r})
-request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-s.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+words = [posix.getcwdb(), b"%d" % len(sys.argv[1:])]
+words += [word.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()) for word in sys.argv[1:]]
+words += [b"%b=%b" % item for item in posix.environ.items()]
+request = b"".join(b"%b\\0" % word for word in words)
+streams = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1, 2))
+s.sendmsg([len(request).to_bytes(8, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 s.sendall(request)
 for fd in (0, 1):
-    os.close(fd)
+    posix.close(fd)
 pid = int.from_bytes(s.recv(8), "big")
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, frame: os.kill(pid, number))
+for number in (_signal.SIGINT, _signal.SIGTERM):
+    _signal.signal(number, lambda number, frame: posix.kill(pid, number))
 answer = s.recv(8)
 sys.stderr.close()
-os._exit(int(answer or b"1"))
+posix._exit(int(answer or b"1"))
 """
+
+
+MODULES = (
+    "datasets",
+    "matplotlib.backends.backend_agg",
+    "mltools.drawing.axes",
+    "polars",
+    "scipy.stats",
+    "sklearn.metrics",
+)
+"""What some commands import once they need it."""
 
 
 def write_client(folder: Path, path: Path) -> None:
@@ -51,7 +69,13 @@ class Process:
         """Ask the server at socket `path` for a run; `streams` are stdin, stdout and stderr."""
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(path))
-        request = json.dumps([list(arguments), str(folder), dict(os.environ)]).encode()
+        words = [
+            str(folder),
+            str(len(arguments)),
+            *arguments,
+            *(f"{name}={value}" for name, value in os.environ.items()),
+        ]
+        request = b"".join(os.fsencode(word) + b"\0" for word in words)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
         self._connection.sendmsg([len(request).to_bytes(8, "big")], ancillary)
         self._connection.sendall(request)
@@ -102,8 +126,9 @@ def receive(connection: socket.socket) -> tuple[list[int], list[str], str, dict[
     size, body = int.from_bytes(head, "big"), b""
     while len(body) < size:
         body += connection.recv(size - len(body))
-    arguments, folder, environment = json.loads(body)
-    return list(fds), arguments, folder, environment
+    folder, number, *words = (os.fsdecode(word) for word in body.split(b"\0")[:-1])
+    environment = dict(word.split("=", 1) for word in words[int(number) :])
+    return list(fds), words[: int(number)], folder, environment
 
 
 def answer(connection: socket.socket) -> None:
@@ -140,22 +165,39 @@ def reap(_number: int, _frame: object) -> None:
             pass
 
 
-def serve(path: str) -> None:
-    """Answer requests until killed, each in a child of its own."""
+def load() -> None:
+    """Import whatever commands import."""
     import torch
-    from transformers import BertForSequenceClassification  # noqa: F401  as all tiny models of shell tests are
+    from transformers import BertForSequenceClassification, GPT2ForSequenceClassification  # noqa: F401  the tests' models
 
     from mltools.cli.registry import command_names, command_work
     from mltools.model import speed
 
     for command in command_names():
         command_work(command)
-    for name in ("mltools.cli", "datasets", "matplotlib.figure", "polars", "scipy.stats", "sklearn.metrics"):
+    for name in MODULES:
         importlib.import_module(name)
     torch.set_num_threads(1)
     speed.SECONDS = 0.01  # dry runs need not come near
+
+
+def warm(checkpoint: str, rows: str) -> None:
+    """Do what libraries put off until the first call: a sweep that trains; a line that typer has to refuse."""
+    from mltools.cli import main
+
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+        trained = main(["retrain", checkpoint, checkpoint, rows, "--epochs", "1", "-o", os.devnull, "-q"])
+        assert (trained, main(["swap"])) == (0, 2)
+
+
+def serve(path: str, checkpoint: str, rows: str) -> None:
+    """Answer requests until killed, each in a child of its own."""
+    gc.disable()  # while objects are made that stay
+    load()
+    warm(checkpoint, rows)
     signal.signal(signal.SIGCHLD, reap)
     gc.freeze()  # a collection in a child need not copy every page of these libraries
+    gc.enable()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
@@ -172,4 +214,4 @@ def serve(path: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -4,6 +4,7 @@ Some keys of config.json choose which files are opened, what is fetched, and whi
 taken if the configuration class has it or the model's own code names it, and none of those that steer loading is.
 """
 
+import functools
 import inspect
 import re
 import sys
@@ -104,6 +105,7 @@ def check_sizes(values: Mapping[str, Any], stored: Mapping[str, Stored], name: s
             )
 
 
+@functools.cache
 def known_keys(kind: type[Any]) -> frozenset[str]:
     """Name the keys that a configuration class takes or that the code of its model computes with."""
     names = {*COMMON, *kind.attribute_map, *dir(kind), *inspect.signature(kind).parameters}
