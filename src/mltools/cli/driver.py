@@ -6,6 +6,7 @@ Usage errors, wrong rows and unusable checkpoints (statuses 2-5) come before any
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import chain
@@ -255,11 +256,18 @@ def settle(run: Run, written: int) -> None:
 
 @contextlib.contextmanager
 def resting_collector() -> Iterator[None]:
-    """Let the collector of cycles rest: it would look at a million rows, which are in no cycle, again and again."""
+    """Let the collector of cycles rest: it would look at a million rows, which are in no cycle, again and again.
+
+    Where there are models, only what is there by now is left alone: cycles that are made later could hold tensors.
+    """
     was_enabled = gc.isenabled()
-    gc.disable()
+    if "torch" in sys.modules:
+        gc.freeze()
+    else:
+        gc.disable()
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()

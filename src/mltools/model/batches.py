@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mltools.errors import CheckpointError
 
-CPU_TOKENS = 2048
-"""Tokens in an automatic batch on a CPU: enough for full speed, small enough for its caches."""
+CPU_TOKENS = 512
+"""Tokens in an automatic batch on a CPU: twice what full speed takes, so that a batch can end with its length."""
 CPU_ENOUGH = 256
 """Tokens from which a batch runs at full speed on one CPU core."""
 ACCELERATOR_TOKENS = 32768

@@ -60,8 +60,15 @@ def set_threads(threads: int | None, width: int) -> int:
     return threads
 
 
+def trim_heap() -> None:
+    """Give what the heap keeps of freed tensors back to the system, where it is glibc's; elsewhere do nothing."""
+    trim = getattr(C_LIBRARY, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class MallocTrimmer:
-    """Gives memory back to the system when freed tensors hold more than at first. Does nothing without Linux and glibc.
+    """Trims the heap when freed tensors hold more than at first. Does nothing without Linux.
 
     glibc cuts what it keeps of freed tensors into pieces as tensors of other shapes come, so that a loop over batches
     takes more and more memory, at last several times what a batch needs. Giving it back costs a tenth of a batch's
@@ -70,15 +77,14 @@ class MallocTrimmer:
 
     def __init__(self) -> None:
         """Watch from the first `check` on."""
-        self._trim = getattr(C_LIBRARY, "malloc_trim", None) if STATM.exists() else None
         self._first: int | None = None
 
     def check(self) -> None:
         """Compare the memory in use with that at the first call, after the largest batch."""
-        if self._trim is None:
+        if not STATM.exists():
             return
         pages = int(STATM.read_text().split()[1])
         if self._first is None:
             self._first = pages
         elif pages > self._first:
-            self._trim(0)
+            trim_heap()

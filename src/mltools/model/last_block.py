@@ -93,19 +93,22 @@ def forward_at_positions(
         raise LookupError("no scaled_dot_product_attention in the block")
     length = states.shape[1]
     rows = torch.arange(len(states), device=states.device)
-
-    def cut(value: Any) -> Any:
-        """Cut tables with a row a position (rotary angles, position ids) down to the pooled positions."""
-        if isinstance(value, tuple | list):
-            return type(value)(cut(item) for item in value)
-        if isinstance(value, Tensor) and value.dim() in (2, 3) and value.shape[1] == length:
-            return value.expand(len(states), *value.shape[1:])[rows, positions].unsqueeze(1)
-        return value
-
     with _ReplayAttention(arguments, positions):
         output = forward(
-            states[rows, positions].unsqueeze(1), *map(cut, rest), **{key: cut(value) for key, value in named.items()}
+            states[rows, positions].unsqueeze(1),
+            *(_at_positions(value, length, positions) for value in rest),
+            **{key: _at_positions(value, length, positions) for key, value in named.items()},
         )
     pooled = first_tensor(output)
     whole = pooled.new_zeros((len(states), length, pooled.shape[2])).index_put((rows, positions), pooled[:, 0])
     return with_states(output, whole)
+
+
+def _at_positions(value: Any, length: int, positions: Tensor) -> Any:
+    """Cut tables with a row a position (rotary angles, position ids), one or nested, down to the pooled positions."""
+    if isinstance(value, tuple | list):
+        return type(value)(_at_positions(item, length, positions) for item in value)
+    if isinstance(value, Tensor) and value.dim() in (2, 3) and value.shape[1] == length:
+        rows = torch.arange(len(positions), device=positions.device)
+        return value.expand(len(positions), *value.shape[1:])[rows, positions].unsqueeze(1)
+    return value

@@ -34,7 +34,7 @@ from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.checks import self_check
 from mltools.model.classes import class_names, target_indices
-from mltools.model.device import set_threads
+from mltools.model.device import set_threads, trim_heap
 from mltools.model.heads import open_for_training
 from mltools.model.tasks import Scores, Task, make_aux_task, make_task, measure
 from mltools.model.training import Training, accelerator_for, purpose_seed
@@ -276,6 +276,7 @@ class TrainingRun:
 
     def _finish_epoch(self) -> EpochRecord:
         progress = self.progress
+        trim_heap()  # batches of many shapes left it in pieces; measuring and writing come on top
         record = self._measure()
         if record.memorised and progress.memorised_epoch is None:
             progress.memorised_epoch = progress.epoch

@@ -20,6 +20,7 @@ from mltools.model.anatomy import HEAD, select_part
 from mltools.model.batches import Batch, Encoded
 from mltools.model.checkpoint import Checkpoint
 from mltools.model.checks import TOLERANCE, check_kept_states, run_whole, self_check
+from mltools.model.device import trim_heap
 from mltools.model.dropout import train_mode
 from mltools.model.inference import Logits, predict, predictions
 from mltools.model.tasks import schedule_of
@@ -218,6 +219,7 @@ class WindowTrainer:
         try:
             self._load({name: tensor for name, tensor in self.fresh.items() if self._is_in(name, window)})
             self._train(window, trained, track, title, left)
+            trim_heap()  # batches of many shapes left it in pieces
             self._assert_rest_unmoved(trained)
             record = self._record(window)
         finally:

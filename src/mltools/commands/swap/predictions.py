@@ -170,7 +170,7 @@ class Sweep:
         used = self.low or self.walker
         batches = self._batches(np.arange(len(self.encoded)))
         left = set(range(len(result.windows)))
-        with used.sides.noisy.runner.keeping() if keeps else contextlib.nullcontext():
+        with used.sides.noisy.runner.keeping() if keeps and len(parts) > 1 else contextlib.nullcontext():
             for chosen in parts:
                 windows = [result.measured[index] for index in chosen]
                 walked = partial(used.walked, windows=windows, with_donor=chosen is parts[0])
