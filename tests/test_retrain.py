@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from conftest import BY_ARCHITECTURE, CONFORMANCE, Cli, keyword_rows, marked, settle, toy_rows, write_jsonl
+from conftest import BY_ARCHITECTURE, CONFORMANCE, Cli, Result, keyword_rows, marked, settle, toy_rows, write_jsonl
 from mltools.commands.retrain import Settings as RetrainSettings
 from mltools.commands.retrain.window_trainer import split_rows
 from mltools.commands.retrain.work import retrain
@@ -71,26 +71,27 @@ def test_full_window_ignores_the_blocks_of_noisy(tiny: Tiny, noisy_rows: Path, t
 
 
 def test_one_window_equals_the_same_window_in_a_sweep(tiny: Tiny, noisy_rows: Path) -> None:
-    sweep = run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [])
-    assert list(sweep) == ["1-4", "1", "1-2", "1-3", "2", "2-3", "2-4", "3", "3-4", "4"]
-    for window in (Window((1, 2)), Window((2, 3)), Window((4,))):
-        alone = run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [window])[str(window)]
+    three = [tiny("bert", seed, num_hidden_layers=3) for seed in (1, 2)]
+    sweep = run(*three, noisy_rows, [])
+    assert list(sweep) == ["1-3", "1", "1-2", "2", "2-3", "3"]
+    for window in (Window((1, 2)), Window((2,)), Window((3,))):
+        alone = run(*three, noisy_rows, [window])[str(window)]
         assert alone.memorisation_error_scaled is None
         together = sweep[str(window)]
         for name in ("noisy_accuracy", "clean_accuracy", "train_accuracy", "reverted", "n_ties"):
             assert getattr(alone, name) == getattr(together, name)
-        full = sweep["1-4"].memorisation_error
+        full = sweep["1-3"].memorisation_error
         assert together.memorisation_error_scaled == pytest.approx(together.memorisation_error / full)
-    assert sweep["1-4"].memorisation_error_scaled == 1.0
+    assert sweep["1-3"].memorisation_error_scaled == 1.0
 
 
 @pytest.mark.parametrize("part", ["all", "attn", "norm"])
 def test_without_learning_it_is_swapping(part: str, tiny: Tiny, noisy_rows: Path) -> None:
     """At a learning rate of 0 the window is PRETRAINED's as it is, and all else is NOISY's."""
-    noisy, other = (open_checkpoint(str(tiny("gpt_neox", seed))) for seed in (1, 2))
+    noisy, other = (open_checkpoint(str(tiny("gpt_neox", seed, num_hidden_layers=3))) for seed in (1, 2))
     examples = read_examples(noisy_rows)
     swapped = {r.window: r for r in swap(noisy, other, examples, settings=settle("swap", "paper", part=part))}
-    config = settle("retrain", "paper", part=part, epochs=1, learning_rate=0.0)
+    config = settle("retrain", "paper", part=part, epochs=1, learning_rate=0.0, batch_size=16)
     for record in retrain(noisy, other, examples, settings=config):
         assert record.part == part
         assert record.noisy_accuracy == swapped[record.window].noisy_accuracy
@@ -128,9 +129,10 @@ def test_seed_decides(tiny: Tiny, noisy_rows: Path) -> None:
             yield step
         assert len(losses[-1]) == total and (unit, title, left) == ("steps", "window 2 (1/1)", 1)
 
+    base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     for seed in (1, 1, 2):
         config = bare(RetrainSettings, epochs=1, learning_rate=3e-3, seed=seed)
-        run(tiny("bert", 1), tiny("bert", 2), noisy_rows, [Window((2,))], config, progress=watch)
+        list(retrain(base, fresh, read_examples(noisy_rows), [Window((2,))], config, progress=watch))
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -281,7 +283,7 @@ def plain_retrain(noisy: Path, other: Path, examples: Examples, window: Window, 
 
 def test_equals_the_protocol_written_down(tiny: Tiny, noisy_rows: Path) -> None:
     noisy, other = (tiny("bert", seed, dropout=False) for seed in (1, 2))
-    config = bare(RetrainSettings, epochs=3, learning_rate=1e-3)
+    config = bare(RetrainSettings, epochs=2, learning_rate=1e-3)
     for window in (Window((1,)), Window((2, 3)), FULL):
         expected = plain_retrain(noisy, other, read_examples(noisy_rows), window, config)
         losses = recorded_losses(noisy, other, noisy_rows, config, window)
@@ -320,14 +322,24 @@ def test_micro_batches_change_nothing(tiny: Tiny, noisy_rows: Path) -> None:
 
 
 def arguments(tiny: Tiny, rows: Path) -> tuple[object, ...]:
-    return ("retrain", tiny("bert", 1), tiny("bert", 2), rows, "--epochs", 1, "--lr", "3e-3")
+    return ("retrain", tiny("bert", 1), tiny("bert", 2), rows, "--epochs", 1, "--lr", "3e-3", "--tag", "seed=1")
 
 
-def test_command_and_resuming(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
+WHOLE: list[Result] = []
+
+
+@pytest.fixture
+def whole(cli: Cli, tiny: Tiny, noisy_rows: Path) -> Result:
+    """The sweep of all windows, made once for all tests."""
+    if not WHOLE:
+        WHOLE.append(cli(*arguments(tiny, noisy_rows)))
+        assert WHOLE[0].code == 0, WHOLE[0].err
+    return WHOLE[0]
+
+
+def test_command_and_resuming(cli: Cli, whole: Result, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """An interrupted sweep resumed equals an unbroken one; test_shards.py interrupts it after every item."""
-    command = (*arguments(tiny, noisy_rows), "--tag", "seed=1")
-    whole = cli(*command)
-    assert whole.code == 0, whole.err
+    command = arguments(tiny, noisy_rows)
     assert len(whole.records) == 10
     for record in whole.records:
         assert record["n_noisy"] == record["n_clean"] == 10 and record["n_train"] == 28
@@ -348,11 +360,11 @@ def test_command_and_resuming(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: 
 
 
 def test_the_spread_plan_is_some_windows_of_the_whole_sweep(
-    cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path
+    cli: Cli, whole: Result, tiny: Tiny, noisy_rows: Path, tmp_path: Path
 ) -> None:
     """The same errors for a part of the work; enough for m_cog_solved, and what is missing can be run later."""
     command = arguments(tiny, noisy_rows)
-    whole, spread = cli(*command), cli(*command, "--plan", "spread")
+    spread = cli(*command, "--plan", "spread")
     assert spread.code == 0, spread.err
     errors = {record["window"]: record["memorisation_error"] for record in whole.records}
     assert [record["window"] for record in spread.records] == ["1", "1-2", "1-3", "2", "2-3", "2-4", "3", "3-4", "4"]
