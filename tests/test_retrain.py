@@ -122,12 +122,12 @@ def test_seed_decides(tiny: Tiny, noisy_rows: Path) -> None:
     """The same seed gives the same to the bit, dropout included; another seed draws other rows."""
     losses: list[list[float]] = []
 
-    def watch(steps: Iterator[Any], total: int, unit: str, title: str, left: int) -> Iterator[Any]:
+    def watch(steps: Iterator[Any], total: int, *said: object) -> Iterator[Any]:
         losses.append([])
         for step in steps:
             losses[-1].append(step[1])
             yield step
-        assert len(losses[-1]) == total and (unit, title, left) == ("steps", "window 2 (1/1)", 1)
+        assert len(losses[-1]) == total and said == ("steps", "window 2 (1/1)", 1)
 
     base, fresh = pair(tiny("bert", 1), tiny("bert", 2))
     for seed in (1, 1, 2):
