@@ -174,6 +174,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return build
 
 
+def tiny_of(layers: int) -> Any:
+    """Give a fixture for a file to call `tiny`: models of so many layers, where a test does not ask for another number.
+
+    For what does not depend on it; half the layers take little more than half the time.
+    """
+
+    @pytest.fixture(scope="session")
+    def tiny(tiny: Callable[..., Path]) -> Callable[..., Path]:
+        def build(architecture: str = "bert", seed: int = 0, **changes: Any) -> Path:
+            return tiny(architecture, seed, **{"num_hidden_layers": layers, **changes})
+
+        return build
+
+    return tiny
+
+
 def toy_rows(n: int = 48, labels: Sequence[str] = LABELS, noise_every: int = 5) -> list[dict[str, Any]]:
     """Rows of 1-12 words, every `noise_every`-th mislabelled."""
     import random

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from conftest import LABELS, Cli, make_tokenizer, save_tiny, toy_rows, write_jsonl
+from conftest import LABELS, Cli, make_tokenizer, save_tiny, tiny_of, toy_rows, write_jsonl
 from mltools.commands.finetune import Settings as FinetuneSettings
 from mltools.commands.finetune import training_run as module
 from mltools.commands.finetune.outcome import shortfall
@@ -30,14 +30,7 @@ from mltools.spec import bare
 
 Tiny = Callable[..., Path]
 FAST = ("--epochs", 3, "--lr", 3e-3, "--batch-size", 8)
-
-
-@pytest.fixture(scope="module")
-def tiny(tiny: Tiny) -> Tiny:
-    """Models of two layers, where a test does not ask for more: training is the same for any number."""
-    return lambda architecture="bert", seed=0, num_hidden_layers=2, **changes: tiny(
-        architecture, seed, num_hidden_layers=num_hidden_layers, **changes
-    )
+tiny = tiny_of(2)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from forkserver import Process
 from mltools.cli.registry import command_names
 from test_commands import FIELDS, OUTPUTS, content, having, input_files, reads
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 MANY = int(os.environ.get("KILLS", "200"))
 FIRST = {name: (name, option, ending) for name, option, ending in OUTPUTS if option in ("-o", "--out")}
 """The output of each command that has one."""

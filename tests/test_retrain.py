@@ -71,11 +71,11 @@ def test_full_window_ignores_the_blocks_of_noisy(tiny: Tiny, noisy_rows: Path, t
 
 
 def test_one_window_equals_the_same_window_in_a_sweep(tiny: Tiny, noisy_rows: Path) -> None:
-    three = [tiny("bert", seed, num_hidden_layers=3) for seed in (1, 2)]
-    sweep = run(*three, noisy_rows, [])
+    noisy, pretrained = (tiny("bert", seed, num_hidden_layers=3) for seed in (1, 2))
+    sweep = run(noisy, pretrained, noisy_rows, [])
     assert list(sweep) == ["1-3", "1", "1-2", "2", "2-3", "3"]
     for window in (Window((1, 2)), Window((2,)), Window((3,))):
-        alone = run(*three, noisy_rows, [window])[str(window)]
+        alone = run(noisy, pretrained, noisy_rows, [window])[str(window)]
         assert alone.memorisation_error_scaled is None
         together = sweep[str(window)]
         for name in ("noisy_accuracy", "clean_accuracy", "train_accuracy", "reverted", "n_ties"):

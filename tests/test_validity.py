@@ -122,7 +122,8 @@ def test_the_bound_itself_is_valid(hits: int, valid: bool) -> None:
 
 def test_twins_are_told_by_how_they_were_made(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:
     """Seed, rows and target; without them, embeddings of two models. Neither makes a run invalid."""
-    noisy, clean = (shutil.copytree(tiny("bert", 1), tmp_path / name) for name in ("noisy", "clean"))
+    one, two = (tiny("bert", seed, num_hidden_layers=1) for seed in (1, 2))
+    noisy, clean = (shutil.copytree(one, tmp_path / name) for name in ("noisy", "clean"))
 
     def made(folder: Path, seed: int, target: str, rows: str = "a") -> None:
         values = {
@@ -146,7 +147,7 @@ def test_twins_are_told_by_how_they_were_made(cli: Cli, tiny: Tiny, noisy_rows: 
         made(clean, *changed)
         assert told() == (False, True)
         assert told("--donor-is", "other") == (None, False)
-    other = cli("swap", tiny("bert", 1), tiny("bert", 2), noisy_rows, "--layers", 1, "--min-noisy-accuracy", 0)
+    other = cli("swap", one, two, noisy_rows, "--layers", 1, "--min-noisy-accuracy", 0)
     assert other.records[0]["twins"] is False and "come from two models" in other.err
 
 
@@ -179,9 +180,10 @@ def test_retrain_says_when_it_did_not_learn(cli: Cli, tiny: Tiny, tmp_path: Path
     rows = write_jsonl(tmp_path / "rows.jsonl", keyword_rows(48))
     model = tmp_path / "model"
     training = ("--epochs", 15, "--lr", 3e-3, "--target", "original_label", "-q")
-    assert cli("finetune", tiny("bert", 1), rows, "-o", model, *training).code == 0
+    pretrained, other = (tiny("bert", seed, num_hidden_layers=2) for seed in (1, 2))
+    assert cli("finetune", pretrained, rows, "-o", model, *training).code == 0
     learnt, not_learnt = (
-        cli("retrain", model, tiny("bert", 2), rows, "--layers", "1-4", "--epochs", epochs, "--lr", rate)
+        cli("retrain", model, other, rows, "--layers", "1-2", "--epochs", epochs, "--lr", rate)
         for epochs, rate in ((15, 5e-3), (1, 1e-9))
     )
     for found, expected in ((learnt, True), (not_learnt, False)):
