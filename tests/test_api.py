@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import mltools
-from conftest import Cli
+from conftest import Cli, tiny_of
 from mltools.cli.registry import ABOUT_COMMANDS, command_names
 
 Tiny = Callable[..., Path]
+tiny = tiny_of(2)
 
 
 def test_exported_names() -> None:
@@ -49,7 +50,7 @@ def without(records: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
 def test_swap_of_names_checkpoints_and_models(cli: Cli, tiny: Tiny, noisy_rows: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    folders = tiny("bert", 1), tiny("bert", 2)
+    folders = [tiny("bert", seed, num_hidden_layers=3) for seed in (1, 2)]
     expected = cli("swap", *folders, noisy_rows, "--layers", "2-3", "--layers", "1").records
     by_name = mltools.swap(*folders, noisy_rows, layers=["2-3", "1"])
     assert plain(by_name) == expected
@@ -77,11 +78,11 @@ def test_frames_go_in_and_records_go_on(cli: Cli, tiny: Tiny, noisy_rows: Path, 
 
     frame = pl.read_ndjson(noisy_rows)
     found = mltools.swap(tiny("bert", 1), tiny("bert", 2), frame)
-    assert found.to_frame().height == 10 and found.to_frame()["memorisation_error"].is_between(0, 1).all()
+    assert found.to_frame().height == 3 and found.to_frame()["memorisation_error"].is_between(0, 1).all()
     (cog,) = mltools.mcog(found).rows()
     (same,) = cli("mcog", stdin="".join(json.dumps(row) + "\n" for row in plain(found))).records
     assert (cog["m_cog"], cog["m_cog_solved"]) == (same["m_cog"], same["m_cog_solved"])
-    assert mltools.mcog([found, found], by=["part"]).rows()[0]["n_records"] == 20
+    assert mltools.mcog([found, found], by=["part"]).rows()[0]["n_records"] == 6
     assert "width" in mltools.plot("heatmap", found) and len(mltools.score(found, truth="1")) == 2
     mltools.plot("heatmap", found, out=tmp_path / "a.svg")
     assert (tmp_path / "a.svg").exists()

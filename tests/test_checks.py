@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import BY_ARCHITECTURE, Cli, toy_rows, write_jsonl
+from conftest import BY_ARCHITECTURE, Cli, tiny_of, toy_rows, write_jsonl
 from families import save_family
 from mltools.errors import CheckpointError
 from mltools.io.examples import read_examples
@@ -21,6 +21,7 @@ from mltools.model.checks import check_kept_states, check_mixture, check_pooled_
 from mltools.model.window_tree import window_logits
 
 Tiny = Callable[..., Path]
+tiny = tiny_of(2)
 CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu", "norm_rel_ebd": "layer_norm"}
 
 
@@ -74,7 +75,7 @@ def test_checks_pass_and_leave_no_trace(architecture: str, tiny: Tiny, noisy_row
 
 def test_k3_with_a_convolution_between_blocks_windows_are_run_whole(tiny: Tiny, noisy_rows: Path, cli: Cli) -> None:
     """DeBERTa v2's larger models; that the results are right is test_families' to see."""
-    noisy, clean = (tiny("deberta-v2", seed, **CONVOLUTION) for seed in (1, 2))
+    noisy, clean = (tiny("deberta-v2", seed, num_hidden_layers=4, **CONVOLUTION) for seed in (1, 2))
     result = cli("swap", noisy, clean, noisy_rows, "--layers", 2, "--layers", 3, "--min-noisy-accuracy", 0)
     assert (result.code, len(result.records)) == (0, 2)
     assert "DebertaV2ForSequenceClassification cannot be run block by block (they differ by" in result.err

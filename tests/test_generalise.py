@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from conftest import LABELS, WORDS, Cli, toy_rows, write_jsonl
+from conftest import LABELS, WORDS, Cli, tiny_of, toy_rows, write_jsonl
 from mltools.commands.generalise import Settings as GeneraliseSettings
 from mltools.commands.generalise.merge import merge
 from mltools.commands.generalise.work import generalise, train_half
@@ -23,6 +23,7 @@ from mltools.io.records import read_records
 from mltools.spec import bare
 
 Tiny = Callable[..., Path]
+tiny = tiny_of(2)
 FAST = ("--epochs", 1, "--lr", 1e-3)
 
 
@@ -224,7 +225,7 @@ def test_dry_run_lists_the_splits(cli: Cli, tiny: Tiny, noisy_rows: Path) -> Non
     assert len(result.records) == 30
     fifth = result.records[4]
     assert (fifth["item"], fifth["steps"], fifth["rows"]) == ("--run 5", 30, 48)
-    assert fifth["applications"] == (10 * 24 + 48) * 4
+    assert fifth["applications"] == (10 * 24 + 48) * 2
 
 
 def test_usage(cli: Cli, tiny: Tiny, noisy_rows: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from accelerate.state import AcceleratorState
 
-from conftest import COMMANDS, Cli, Shell, toy_rows, write_jsonl
+from conftest import COMMANDS, Cli, Shell, tiny_of, toy_rows, write_jsonl
 from mltools.cli.driver import record_columns
 from mltools.commands.finetune import training_run as module
 from mltools.errors import UsageError
@@ -21,6 +21,7 @@ from mltools.processes import LAUNCHER, Launched, believed, launched
 from mltools.tags import parse_tags
 
 Tiny = Callable[..., Path]
+tiny = tiny_of(2)
 ONE = ("--epochs", 1, "-q")
 FULL = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 

@@ -33,8 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Tiny) -> Path:
     folder = tmp_path_factory.mktemp("streams")
     write_jsonl(folder / "noisy.jsonl", toy_rows(40))
     write_jsonl(folder / "rows.jsonl", [{"text": row["text"], "label": row["original_label"]} for row in toy_rows(40)])
-    for name, seed in (("noisy", 1), ("clean", 2), ("model", 3)):
-        (folder / name).symlink_to(tiny("bert", seed))
+    for name, seed, layers in (("noisy", 1, 4), ("clean", 2, 4), ("model", 3, 2)):
+        (folder / name).symlink_to(tiny("bert", seed, num_hidden_layers=layers))
     windows = [(start, end) for start in range(1, 5) for end in range(start, 5)]
     record = {"tool": "swap", "layers": 4, "part": "all", "memorisation_error": 0.5}
     write_jsonl(
