@@ -85,7 +85,7 @@ def test_one_window_equals_the_same_window_in_a_sweep(tiny: Tiny, noisy_rows: Pa
     assert sweep["1-3"].memorisation_error_scaled == 1.0
 
 
-@pytest.mark.parametrize("part", ["all", "attn", "norm"])
+@pytest.mark.parametrize("part", ["all", "attn", pytest.param("norm", marks=pytest.mark.slow)])
 def test_without_learning_it_is_swapping(part: str, tiny: Tiny, noisy_rows: Path) -> None:
     """At a learning rate of 0 the window is PRETRAINED's as it is, and all else is NOISY's."""
     noisy, other = (open_checkpoint(str(tiny("gpt_neox", seed, num_hidden_layers=3))) for seed in (1, 2))

@@ -152,8 +152,15 @@ def stopped(
         path.unlink()
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("swap", "jsonl"),
+        ("swap", "parquet"),
+        ("retrain", "jsonl"),
+        pytest.param("retrain", "parquet", marks=pytest.mark.slow),
+    ],
+)
 def test_k10_a_stopped_sweep_keeps_its_records_and_goes_on(
     name: str, form: str, cli: Cli, inputs: Path, stopped: Callable[..., str]
 ) -> None:
