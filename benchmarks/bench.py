@@ -59,6 +59,7 @@ from mltools.io.inputs import Rows
 from mltools.io.provenance import Provenance
 from mltools.io.source import Source
 from mltools.io.states import open_states
+from mltools.layers import Plan
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.model.checkpoint_saving import save_checkpoint
 from mltools.model.states import read_table, states
@@ -294,11 +295,14 @@ def time_swap_ways(bench: Bench, repeats: int) -> list[Timing]:
     return timings
 
 
-def time_finetune(bench: Bench, repeats: int) -> Timing:
-    """One epoch with as many updates, the training rows measured after it in both."""
+def time_finetune(bench: Bench, repeats: int, trainer: bool = False) -> Timing:
+    """One epoch with as many updates, the training rows measured after it in both; `trainer`: against the stock one."""
     import shutil
 
     out = bench.scratch / "out"
+    train: Callable[..., None] = plain.train_epochs
+    if trainer:
+        train = partial(plain.trainer_epochs, bench.scratch / "trainer")
 
     def ours() -> float:
         for path in (out, out.with_name("out.resume")):
@@ -316,17 +320,19 @@ def time_finetune(bench: Bench, repeats: int) -> Timing:
             bench.model, num_labels=int(bench.targets.max()) + 1, dtype=torch.float32
         )
         texts, targets = bench.texts, bench.targets
-        return seconds(lambda: plain.train_epochs(model, bench.tokenizer, texts, targets, "embeddings", 1, 1e-4))[0]
+        return seconds(lambda: train(model, bench.tokenizer, texts, targets, "embeddings", 1, 1e-4))[0]
 
     timing = summarise("finetune", bench, [(ours(), other()) for _ in range(repeats)])
     timing.notes = "one epoch, same number of updates, training rows measured"
+    if trainer:
+        timing.tool, timing.notes = "finetune-trainer", timing.notes + "; plain is transformers' Trainer"
     share(bench, timing, 3 + 1)
     return timing
 
 
-def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
-    """Time all windows; a run takes minutes, so none is spent on warming up."""
-    config = bare(RetrainSettings, epochs=bench.epochs)
+def time_retrain(bench: Bench, repeats: int, evaluate: bool = False, plan: Plan = "all") -> Timing:
+    """Time the windows of a plan against all windows the plain way; a run takes minutes, so none warms up."""
+    config = bare(RetrainSettings, epochs=bench.epochs, plan=plan)
     base, fresh = open_checkpoint(str(bench.noisy)), open_checkpoint(bench.model, fresh_head=bench.opened.labels)
     split = split_rows(bench.examples, 1)
     noisy, pretrained = bench.stock(), bench.stock(bench.clean)
@@ -357,6 +363,8 @@ def time_retrain(bench: Bench, repeats: int, evaluate: bool = False) -> Timing:
         warm_ups=0,
     )
     timing.notes = f"all windows, {bench.epochs} epochs each"
+    if plan == "spread":
+        timing.tool, timing.notes = "retrain-spread", timing.notes + "; ours those of --plan spread"
     if evaluate:
         timing.tool, timing.notes = "retrain-released", timing.notes + "; plain as was run, measuring after every epoch"
     timing.applications_per_row = base.runner.applications / len(bench.examples)
@@ -544,15 +552,21 @@ TOOLS: dict[str, Callable[[Bench, int], Timing | list[Timing]]] = {
     "correlate": time_correlate,
     "start": time_start,
     "finetune": time_finetune,
+    "finetune-trainer": partial(time_finetune, trainer=True),
     "swap": time_swap,
     "swap-ways": time_swap_ways,
     "retrain": time_retrain,
     "retrain-released": partial(time_retrain, evaluate=True),
+    "retrain-spread": partial(time_retrain, plan="spread"),
     "grads": time_grads,
     "states": time_states,
     "probe": time_probe,
     "centroid": time_centroid,
 }
+
+
+ASKED = ("swap-ways", "retrain-spread")
+"""What is run only if it is asked for: it takes a trained pair, or an hour."""
 
 
 def machine() -> dict[str, Any]:
@@ -588,7 +602,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="of each window's retraining (the protocol's are 5)")
-    parser.add_argument("--tools", default=",".join(tool for tool in TOOLS if tool != "swap-ways"))
+    parser.add_argument("--tools", default=",".join(tool for tool in TOOLS if tool not in ASKED))
     parser.add_argument("--model", default=None)
     parser.add_argument("--pair", nargs=2, default=None, help="NOISY and CLEAN trained on these rows, for swap-ways")
     parser.add_argument("-o", "--out", type=Path, default=None, help="keep the figures as JSON, beside those there")

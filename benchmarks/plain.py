@@ -6,6 +6,7 @@ They use stock transformers and PyTorch only and nothing of mltools.
 
 import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,6 +79,52 @@ def train_epochs(
             scheduler.step()
         if evaluate:
             predict(model, tokenizer, texts)
+
+
+def trainer_epochs(
+    folder: Path,
+    model: nn.Module,
+    tokenizer: Any,
+    texts: Sequence[str],
+    targets: Tensor,
+    frozen: str,
+    epochs: int,
+    learning_rate: float,
+) -> None:
+    """Fine-tune with transformers' own Trainer on the same schedule, which measures the training rows each epoch."""
+    from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
+
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(frozen not in name)
+    rows = [
+        {**tokenizer(text, truncation=True, max_length=512), "labels": label}
+        for text, label in zip(texts, targets.tolist(), strict=True)
+    ]
+    arguments = TrainingArguments(
+        str(folder),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=8,
+        learning_rate=learning_rate,
+        warmup_steps=0.1,
+        lr_scheduler_type="linear",
+        max_grad_norm=1.0,
+        eval_strategy="epoch",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(
+        model,
+        arguments,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        train_dataset=rows,
+        eval_dataset=rows,
+        compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())},
+    )
+    trainer.remove_callback(PrinterCallback)  # it writes to stdout
+    trainer.train()
 
 
 def retrain(
