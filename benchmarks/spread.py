@@ -4,7 +4,8 @@
 
 Errors are drawn: layers have shares of the memory, a bump of some width and place on a little everywhere; a window's
 error is the share of 60 noisy rows that lose theirs, each with the chance of the window's sum, which may saturate, or
-of its square or fourth power: memory kept twice, or four times, that only wide windows undo. Each plan's centre of the
+of its square, third or fourth power: memory kept several times, that only wide windows undo. In real sweeps bumps were
+broad, and single layers undid nothing: so half of the bumps are as wide as that. Each plan's centre of the
 additive solution is compared with that of all windows. The cost of a window is L - start + 1
 trained layers, as retrain counts them.
 """
@@ -17,7 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from mltools.analysis.additive import solve_additive
 from mltools.layers import Span, Window, all_windows, planned_windows
 
-ROWS, SWEEPS, SATURATION, POWERS = 60, 120, 1.3, (1, 2, 4)
+ROWS, SWEEPS, SATURATION, POWERS = 60, 240, 1.3, (1, 2, 3, 4)
+BUMPS = (0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+"""Widths of bumps, as shares of all layers."""
 Plans = Mapping[str, Sequence[Window]]
 
 
@@ -27,15 +30,19 @@ def plans(n_layers: int) -> Plans:
     def widths(*chosen: int) -> list[Window]:
         return sorted({window for width in chosen for window in all_windows(n_layers, width)})
 
-    third, half = round(n_layers / 3), n_layers // 2
+    third, half, two_thirds = round(n_layers / 3), n_layers // 2, round(2 * n_layers / 3)
+    chosen = [
+        (1, third, two_thirds),
+        (1, third),
+        (1, half),
+        (1, half, n_layers),
+        (third, third + 1),
+        (third, two_thirds + 1),
+    ]
     return {
         "all": all_windows(n_layers),
         "spread": planned_windows(n_layers, "spread"),
-        f"1, {third}": widths(1, third),
-        f"1, {half}": widths(1, half),
-        f"1, {half}, {n_layers}": widths(1, half, n_layers),
-        f"{third}, {third + 1}": widths(third, third + 1),
-        f"{third}, {2 * third + 1}": widths(third, 2 * third + 1),
+        **{", ".join(map(str, each)): widths(*each) for each in chosen},
     }
 
 
@@ -46,7 +53,7 @@ def cost(windows: Sequence[Window], n_layers: int) -> int:
 
 def drawn_errors(n_layers: int, rng: random.Random) -> dict[Span, float]:
     """Draw the errors of all windows of one sweep."""
-    centre, width = rng.uniform(1, n_layers), rng.choice((0.04, 0.08, 0.16, 0.32)) * n_layers
+    centre, width = rng.uniform(1, n_layers), rng.choice(BUMPS) * n_layers
     bump = [math.exp(-(((layer - centre) / width) ** 2)) + 0.05 * rng.random() for layer in range(1, n_layers + 1)]
     gain, power = rng.uniform(1.0, SATURATION) / sum(bump), rng.choice(POWERS)
     return {

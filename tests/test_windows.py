@@ -98,11 +98,11 @@ def test_the_spread_plan_determines_every_layer_and_the_offset(n_layers: int) ->
     assert set(windows) <= set(planned_windows(n_layers)) == set(all_windows(n_layers))
 
 
-def test_the_spread_plan_of_12_layers_trains_a_third_of_the_layers() -> None:
-    """Widths 1, 4 and 8; a window from layer s on trains 12 - s + 1 layers, 650 in all of a full sweep."""
+def test_the_spread_plan_of_12_layers_trains_a_quarter_of_the_layers() -> None:
+    """Widths 4, 7 and 10; a window from layer s on trains 12 - s + 1 layers, 650 in all of a full sweep."""
     windows = planned_windows(12, "spread")
-    assert {window.width for window in windows} == {1, 4, 8}
-    assert sum(12 - window.start + 1 for window in windows) == 78 + 72 + 50
+    assert {window.width for window in windows} == {4, 7, 10}
+    assert sum(12 - window.start + 1 for window in windows) == 72 + 57 + 33
 
 
 def test_the_command_prints_work_items(cli: Cli) -> None:

@@ -3,6 +3,7 @@
 Layers count from 1 to L, both ends of a range included, as in `cut -f`; 0 is the embeddings.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -104,13 +105,16 @@ def all_windows(n_layers: int, width: int | None = None) -> list[Window]:
 
 
 def spread_widths(n_layers: int) -> tuple[int, ...]:
-    """Give the widths whose windows determine what each layer adds to the error, and the offset: 1, L/3 and 2 L/3.
+    """Give the widths whose windows determine what each layer adds to the error, and the offset: L/3, 7L/12 and 5L/6.
 
-    Two L windows or so. The wide ones steady what single layers say, and see memory that is kept twice, which no narrow
-    one undoes; fewer or other widths did worse over 6 to 24 layers (`benchmarks/spread.py`).
+    1.5 L windows or so. The second has no divisor in common with the first, and both together at most L + 1 layers:
+    that determines everything. The third sees memory that only wide windows undo. Single layers, which often undo
+    nothing at all, fewer widths and others did worse or cost more over 6 to 24 layers (`benchmarks/spread.py`).
     """
-    third = max(2, round(n_layers / 3))
-    return tuple(sorted({1, min(n_layers, third), max(1, round(2 * n_layers / 3))}))
+    third = max(1, round(n_layers / 3))
+    most = max(third + 1, round(7 * n_layers / 12))
+    middle = next(width for width in range(most, third, -1) if math.gcd(width, third) == 1)
+    return tuple(sorted({min(width, n_layers) for width in (third, middle, round(5 * n_layers / 6))}))
 
 
 def planned_windows(n_layers: int, plan: Plan = "all") -> list[Window]:

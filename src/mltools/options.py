@@ -155,7 +155,7 @@ PlanName = Annotated[
         "--plan",
         metavar="PLAN",
         steers=False,
-        help="Every window (all), or of widths 1, L/3, 2L/3 for m_cog_solved (spread).",
+        help="Every window (all), or of widths L/3, 7L/12, 5L/6 for m_cog_solved (spread).",
     ),
 ]
 Resume = Annotated[str | None, resume_flag("Leave out windows that are in RECORDS; append the others.")]

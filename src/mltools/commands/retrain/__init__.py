@@ -39,8 +39,8 @@ class Settings:
     NOISY is measured as it is first: if it has not memorised the noisy rows, records say so (valid=false), as does a
     warning; with --strict nothing is retrained then, and the status is 1.
 
-    With --plan spread only windows of three widths are retrained, one layer, a third and two thirds of all: enough for
-    mcog's m_cog_solved, at a third of the cost for 12 layers. Without the full window no error is divided by its.
+    With --plan spread only windows of three widths are retrained, about L/3, 7L/12 and 5L/6: enough for mcog's
+    m_cog_solved, at a quarter of the cost for 12 layers. Without the full window no error is divided by its.
 
     A sweep that was stopped goes on with --resume and the records it wrote to stdout. Runs under torchrun too.
     """
