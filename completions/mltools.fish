@@ -221,7 +221,7 @@ complete -c mltools -n '__fish_seen_subcommand_from swap' -s h -l help -d 'Show 
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
 complete -c mltools -n '__fish_seen_subcommand_from swap' -F
-complete -c mltools -n '__fish_seen_subcommand_from retrain' -l plan -x -a 'all spread' -d 'Every window (all), or of widths 1, L/3, 2L/3 for m_cog_solved (spread). [default: all]'
+complete -c mltools -n '__fish_seen_subcommand_from retrain' -l plan -x -a 'all spread' -d 'Every window (all), or of widths L/3, 7L/12, 5L/6 for m_cog_solved (spread). [default: all]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l train-head -l no-train-head -d 'Train final norm, pooler and classifier too. [default: train-head]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l lr -x -d 'Peak learning rate. [default: 3e-5]'
 complete -c mltools -n '__fish_seen_subcommand_from retrain' -l epochs -x -d 'Epochs. [default: 5]'
@@ -573,7 +573,7 @@ complete -c mltools -n '__fish_seen_subcommand_from report' -l debug -d 'Show th
 complete -c mltools -n '__fish_seen_subcommand_from report' -s h -l help -d 'Show this message and exit.'
 complete -c mltools -n '__fish_seen_subcommand_from report' -F
 complete -c mltools -n '__fish_seen_subcommand_from windows' -l width -x -d 'Only windows of N layers.'
-complete -c mltools -n '__fish_seen_subcommand_from windows' -l plan -x -a 'all spread' -d 'Every window (all), or of widths 1, L/3, 2L/3 for m_cog_solved (spread). [default: all]'
+complete -c mltools -n '__fish_seen_subcommand_from windows' -l plan -x -a 'all spread' -d 'Every window (all), or of widths L/3, 7L/12, 5L/6 for m_cog_solved (spread). [default: all]'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -l shard -x -d 'Do only the I-th of N parts of like cost; put them together with merge.'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -s q -l quiet -d 'Print only errors on stderr.'
 complete -c mltools -n '__fish_seen_subcommand_from windows' -s v -l verbose -d 'Say more on stderr.'
