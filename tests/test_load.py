@@ -122,11 +122,13 @@ def test_a_million_records_are_summarised_in_little_memory(
     assert (peaks[1] - peaks[0]) * 2**20 / (0.9 * n) < most, peaks
 
 
-def test_swap_of_24_layers_applies_2_624_layers_a_row(tiny: Tiny, tmp_path: Path) -> None:
+def test_swap_of_24_layers_applies_2_648_layers_a_row(tiny: Tiny, tmp_path: Path) -> None:
     models = [tiny("bert", seed, num_hidden_layers=24, hidden_size=16, intermediate_size=16) for seed in (1, 2)]
     rows = write_jsonl(tmp_path / "rows.jsonl", toy_rows(200))
     found = measured(["swap", *models, rows], tmp_path / "stdout")
-    assert "windows=300 rows=200 layers=24" in found.summary and "applications_per_row=2624" in found.summary
+    assert (
+        "windows=300 rows=200 layers=24" in found.summary and "applications_per_row=2648" in found.summary
+    )  # 24·25·26/6 + 2·24
     assert len((tmp_path / "stdout").read_text().splitlines()) == 300
 
 
@@ -287,4 +289,4 @@ def test_offload_keeps_blocks_out_of_memory(tiny: Tiny, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         taken[offload] = float(done.stdout)
     print(f"\nmemory of two models, MiB: {taken['no']:.0f} in memory, {taken['yes']:.0f} offloaded")
-    assert taken["no"] > 100 and taken["yes"] < taken["no"] / 3
+    assert taken["no"] > 80 and taken["yes"] < taken["no"] / 3
