@@ -257,8 +257,10 @@ from mltools.io.examples import read_examples
 from mltools.model.checkpoint_loading import open_checkpoint
 from mltools.commands.swap.work import swap
 from mltools.layers import Window
+from mltools.model.device import trim_heap
 
 def anonymous():
+    trim_heap()  # of what is freed the heap keeps now more, now less
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
@@ -289,4 +291,4 @@ def test_offload_keeps_blocks_out_of_memory(tiny: Tiny, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         taken[offload] = float(done.stdout)
     print(f"\nmemory of two models, MiB: {taken['no']:.0f} in memory, {taken['yes']:.0f} offloaded")
-    assert taken["no"] > 80 and taken["yes"] < taken["no"] / 3
+    assert taken["no"] > 100 and taken["yes"] < taken["no"] / 3
